@@ -1,0 +1,156 @@
+package guest
+
+import (
+	"os"
+	"strings"
+	"syscall"
+
+	"cairn/sandbox/stem/wire"
+
+	"golang.org/x/sys/unix"
+)
+
+// plan is a start request made ready to execute.
+type plan struct {
+	file  string
+	argv  []string
+	env   []string
+	cwd   string
+	who   identity
+	stdin wire.Stdin
+}
+
+// newPlan resolves the user, the working directory and the command inside the present root.
+func newPlan(m *wire.Start) (*plan, error) {
+	if m.TTY != nil {
+		return nil, failure{wire.CodeUnsupported, "terminals are not supported"}
+	}
+	who, err := resolveUser(m.User, readUserFiles)
+	if err != nil {
+		return nil, err
+	}
+	p := &plan{argv: m.Argv, env: m.Env, cwd: m.Cwd, who: who, stdin: m.Stdin}
+	if p.cwd == "" {
+		p.cwd = "/"
+	}
+	if !strings.HasPrefix(p.cwd, "/") {
+		return nil, failure{wire.CodeBadCwd, "the working directory is not an absolute path"}
+	}
+	path, ok := getenv(p.env, "PATH")
+	if !ok {
+		path = defaultPath
+		p.env = append(p.env, "PATH="+path)
+	}
+	if _, ok := getenv(p.env, "HOME"); !ok {
+		p.env = append(p.env, "HOME="+who.home)
+	}
+	err = asUser(who, func() error {
+		if err := checkCwd(p.cwd); err != nil {
+			return err
+		}
+		p.file, err = findCommand(p.argv[0], path, p.cwd)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// streams are a new process's descriptors 0, 1 and 2.
+type streams struct {
+	fds   [3]int
+	input *os.File // the pipe's other end, nil without a pipe
+}
+
+// openStreams opens the standard descriptors of a process. Output files are the host's to
+// read and the process's to write, so that a program may open /dev/stdout again.
+func (p *plan) openStreams(r records, id string) (*streams, error) {
+	s := &streams{fds: [3]int{-1, -1, -1}}
+	err := func() error {
+		for i, name := range []string{wire.FileStdout, wire.FileStderr} {
+			fd, err := unix.Open(r.path(id, name),
+				unix.O_WRONLY|unix.O_APPEND|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+			if err != nil {
+				return err
+			}
+			s.fds[i+1] = fd
+			if err := unix.Fchown(fd, int(p.who.uid), int(p.who.gid)); err != nil {
+				return err
+			}
+		}
+		return s.openInput(r, id, p.stdin)
+	}()
+	if err != nil {
+		s.close()
+		if s.input != nil {
+			s.input.Close()
+		}
+		if err == unix.EEXIST {
+			return nil, failure{wire.CodeExists, id + " has been started before"}
+		}
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *streams) openInput(r records, id string, mode wire.Stdin) (err error) {
+	switch mode {
+	case wire.StdinFile:
+		s.fds[0], err = unix.Open(r.path(id, wire.FileStdin),
+			unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		if !isRegular(s.fds[0]) {
+			return unix.EINVAL
+		}
+		return unix.SetNonblock(s.fds[0], false)
+	case wire.StdinPipe:
+		var ends [2]int
+		if err := unix.Pipe2(ends[:], unix.O_CLOEXEC); err != nil {
+			return err
+		}
+		s.fds[0] = ends[0]
+		// Only the writing end: the reader expects an ordinary, blocking pipe.
+		if err := unix.SetNonblock(ends[1], true); err != nil {
+			unix.Close(ends[1])
+			return err
+		}
+		s.input = os.NewFile(uintptr(ends[1]), wire.FileStdin)
+		return nil
+	default:
+		s.fds[0], err = unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		return err
+	}
+}
+
+// close closes the process's ends.
+func (s *streams) close() {
+	for _, fd := range s.fds {
+		if fd >= 0 {
+			unix.Close(fd)
+		}
+	}
+}
+
+// spawn executes the plan in a new session and returns the pid.
+func (p *plan) spawn(s *streams) (int, error) {
+	attr := &syscall.ProcAttr{
+		Dir:   p.cwd,
+		Env:   p.env,
+		Files: []uintptr{uintptr(s.fds[0]), uintptr(s.fds[1]), uintptr(s.fds[2])},
+		Sys: &syscall.SysProcAttr{
+			Setsid:     true,
+			Credential: &syscall.Credential{Uid: p.who.uid, Gid: p.who.gid, Groups: p.who.groups},
+		},
+	}
+	pid, err := syscall.ForkExec(p.file, p.argv, attr)
+	if err == nil {
+		return pid, nil
+	}
+	if errno, ok := err.(syscall.Errno); ok {
+		return 0, commandFailure(p.argv[0], errno)
+	}
+	return 0, err
+}
