@@ -1,0 +1,3 @@
+// Package overlay keeps layers of files and puts stacks of them under
+// running containers.
+package overlay
