@@ -23,6 +23,7 @@ type Store interface {
 type Tx interface {
 	Sandbox(idOrName string) (Sandbox, error)
 	Sandboxes(f SandboxFilter, p Page) (List[Sandbox], error)
+	CountSandboxes() (int, error)
 	PutSandbox(Sandbox) error
 	DeleteSandbox(id string) error // its processes too; its checkpoints stay
 
@@ -104,7 +105,9 @@ type Blocker struct {
 // Layers is the pool of layers and the mount calls on it. ErrBusy of Attach (as
 // CodeBusy) means that something has the old root open for writing.
 type Layers interface {
-	CreateUpper(ctx context.Context, id string, project uint32, limitBytes int64) error
+	// CreateUpper makes an empty upper whose root directory has the mode, owner,
+	// times and attributes that the root of the stack below has.
+	CreateUpper(ctx context.Context, id string, below []string, project uint32, limitBytes int64) error
 	WriteIdentity(ctx context.Context, id string, below []string, files map[string]string, dirs []string) error
 	Prepare(ctx context.Context, t Target, s Stack) (Prepared, error)
 	AttachedUpper(pid int) (string, error) // "" when the container is blank
@@ -167,6 +170,7 @@ type Container interface {
 	Processes() ([]int, error)         // host pids of everything in it
 	KillAll(ctx context.Context) error // all but PID 1 and the stem, until they are gone
 	Limit(ctx context.Context, r Resources) error
+	SetGeneration(n int64) error                    // in /run/cairn/generation
 	Project(project uint32, limitBytes int64) error // account IODir to this project where the disk can
 	Usage() (Usage, error)
 	Done() <-chan struct{} // closed when PID 1 has died

@@ -62,6 +62,7 @@ type RestoreRequest struct {
 	Checkpoint string
 	Paths      []string
 	Processes  string
+	Verify     bool // check every byte first
 }
 
 // RestoreResult is the sandbox after a restore. Undo is the checkpoint that
@@ -84,6 +85,7 @@ type ForkRequest struct {
 	Resources *Resources
 	Network   Network
 	Processes string
+	Verify    bool // check every byte first
 }
 
 // ForkResult is one child, or why it could not be made.

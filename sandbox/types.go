@@ -83,13 +83,16 @@ type Sandbox struct {
 	Hostname   string
 	CreatedAt  time.Time
 	UpdatedAt  time.Time
+	RestoredAt time.Time // zero until the first restore
 
 	Container string   // runtime's name of its container, "" when stopped
 	Project   uint32   // project id for disk accounting, never used again for another sandbox
 	Upper     string   // layer id the sandbox writes
-	Identity  string   // layer id with its host name and the like, directly above Base at attach time
-	Base      []string // layers below the upper, top first, Identity included where it is attached
-	Captured  string   // last copy-captured layer of this upper, "" when there is none
+	Base      []string // layers mounted below the upper, top first; Identity is among them
+	Identity  string   // layer id with its host name and the like
+	Below     []string // what is below the upper as checkpoints record it: without Identity, squashed where that was done
+	Captured  string   // last layer copied from this upper, "" when there is none
+	HeadMoved bool     // the head was deleted: Head is its parent, and Below is not Head's stack
 }
 
 // Kind says what made a checkpoint.
@@ -107,11 +110,12 @@ const (
 type Durability string
 
 // Captured survives the daemon; Durable survives the host, and has a digest.
-// Lost was only captured when the host went down, and did not verify.
+// Lost was only captured when the host went down. Damaged did not verify.
 const (
 	DurabilityCaptured Durability = "captured"
 	DurabilityDurable  Durability = "durable"
 	DurabilityLost     Durability = "lost"
+	DurabilityDamaged  Durability = "damaged"
 )
 
 // Method is how a checkpoint got its files: by switching the upper away, in
@@ -143,32 +147,33 @@ type Sizes struct {
 
 // Checkpoint is an immutable record of a sandbox's files at one instant.
 type Checkpoint struct {
-	ID         string // ckpt_...
-	Name       string
-	Notes      string
-	Labels     map[string]string
-	Kind       Kind
-	SandboxID  string // where it was taken; the sandbox may be gone
-	Sandbox    string // that sandbox's name
-	Parent     string // checkpoint id, "" for the first
-	ImageID    string
-	ImageName  string
-	Config     Config
-	Generation int64
-	Layer      string   // the layer that this checkpoint added, "" when it added none
-	Stack      []string // top first, image layers included, identity and skeleton not
-	Method     Method
-	Processes  bool
-	Reason     string // why processes are not included although asked for
-	Durability Durability
-	Digest     string // "sha256:...", "" until durable
-	Timings    Timings
-	Sizes      Sizes
-	Versions   map[string]string // "cairn", "kernel"
-	CreatedAt  time.Time
-	DurableAt  time.Time // zero until durable
-	Children   []string  // checkpoint ids
-	Skipped    bool      // in an answer only: nothing had changed and this is the head
+	ID           string // ckpt_...
+	Name         string
+	Notes        string
+	Labels       map[string]string
+	Kind         Kind
+	SandboxID    string // where it was taken; the sandbox may be gone
+	Sandbox      string // that sandbox's name
+	Parent       string // checkpoint id, "" for the first
+	ImageID      string
+	ImageName    string
+	Config       Config
+	Generation   int64
+	Layer        string   // the layer that this checkpoint added, "" when it added none
+	Stack        []string // top first, image layers included, identity and skeleton not
+	Method       Method
+	Processes    bool
+	Reason       string // why processes are not included although asked for
+	Durability   Durability
+	Digest       string   // "sha256:...", of LayerDigests as FORMAT.md says; "" until durable
+	LayerDigests []string // of Stack's manifests when it became durable, top first
+	Timings      Timings
+	Sizes        Sizes
+	Versions     map[string]string // "cairn", "kernel"
+	CreatedAt    time.Time
+	DurableAt    time.Time // zero until durable
+	Children     []string  // checkpoint ids
+	Skipped      bool      // in an answer only: nothing had changed and this is the head
 }
 
 // ProcessState is where an agent process is in its life.

@@ -1,0 +1,364 @@
+package sandbox
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+)
+
+const opCheckpoint = "checkpoint"
+
+// Checkpoint records the sandbox's files as they are at one instant. When
+// nothing has changed since the head it returns the head, with Skipped set.
+// Errors: CodeInvalid, CodeNotFound, CodeConflict, CodeBusy, CodeNoSpace; the
+// sandbox then goes on as before.
+func (s *Service) Checkpoint(ctx context.Context, idOrName string, r CheckpointRequest) (Checkpoint, error) {
+	if err := checkCheckpointRequest(&r); err != nil {
+		return Checkpoint{}, err
+	}
+	sb, unlock, err := s.lockSandbox(ctx, idOrName, "checkpoint")
+	if err != nil {
+		return Checkpoint{}, err
+	}
+	defer unlock()
+	cp, err := s.checkpoint(ctx, sb, r)
+	unlock()
+	if err != nil {
+		return Checkpoint{}, err
+	}
+	if r.Wait == DurabilityDurable {
+		skipped, timings := cp.Skipped, cp.Timings
+		if cp, err = s.durable.wait(ctx, cp.ID); err != nil {
+			return Checkpoint{}, err
+		}
+		cp.Skipped, cp.Timings = skipped, timings
+	}
+	return cp, nil
+}
+
+func checkCheckpointRequest(r *CheckpointRequest) error {
+	if r.Name != "" {
+		if err := checkName("name", r.Name); err != nil {
+			return err
+		}
+	}
+	if err := checkNotes(r.Notes); err != nil {
+		return err
+	}
+	if err := checkLabels(r.Labels); err != nil {
+		return err
+	}
+	if err := checkProcesses(r.Processes); err != nil {
+		return err
+	}
+	if r.Processes == "include" {
+		return &Error{Code: CodeUnsupported, Field: "processes", Message: processesReason}
+	}
+	switch r.Wait {
+	case "":
+		r.Wait = DurabilityCaptured
+	case DurabilityCaptured, DurabilityDurable:
+	default:
+		return Invalid("wait", `"captured" or "durable"`)
+	}
+	if r.Kind == "" {
+		r.Kind = KindManual
+	}
+	return nil
+}
+
+const processesReason = "this version checkpoints files only"
+
+// checkpoint does it, under the sandbox's lock.
+func (s *Service) checkpoint(ctx context.Context, sb Sandbox, r CheckpointRequest) (Checkpoint, error) {
+	begin := time.Now()
+	if sb.State != StateRunning && sb.State != StatePaused && sb.State != StateStopped {
+		return Checkpoint{}, Errorf(CodeConflict, "sandbox %s is %s", sb.Name, sb.State)
+	}
+	empty, err := s.o.Layers.Empty(sb.Upper)
+	if err != nil {
+		return Checkpoint{}, err
+	}
+	cp := s.newCheckpoint(sb, r)
+	switch {
+	case empty:
+		cp, err = s.checkpointUnchanged(ctx, sb, cp)
+	case sb.State == StateStopped:
+		cp, err = s.sealStopped(ctx, sb, cp)
+	default:
+		cp, err = s.checkpointLive(ctx, sb, cp)
+	}
+	if err != nil {
+		return Checkpoint{}, err
+	}
+	cp.Timings.TotalMS = milliseconds(time.Since(begin))
+	s.durable.add(cp)
+	return cp, nil
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+
+func (s *Service) newCheckpoint(sb Sandbox, r CheckpointRequest) Checkpoint {
+	cp := Checkpoint{
+		ID: s.o.NewID("ckpt"), Name: r.Name, Notes: r.Notes, Labels: maps.Clone(r.Labels), Kind: r.Kind,
+		SandboxID: sb.ID, Sandbox: sb.Name, Parent: sb.Head, ImageID: sb.ImageID, ImageName: sb.ImageName,
+		Config: sb.Config, Generation: sb.Generation, Durability: DurabilityCaptured,
+		Versions: s.o.Versions, CreatedAt: s.o.Now(),
+	}
+	if r.Processes != "exclude" {
+		cp.Reason = processesReason
+	}
+	return cp
+}
+
+// checkpointUnchanged answers for a sandbox that wrote nothing since its stack
+// was attached. The head stands for it, unless it has none, or the caller has
+// something to say that the head already has otherwise.
+func (s *Service) checkpointUnchanged(ctx context.Context, sb Sandbox, cp Checkpoint) (Checkpoint, error) {
+	says := cp.Name != "" || cp.Notes != "" || len(cp.Labels) > 0
+	if sb.Head != "" && !sb.HeadMoved && cp.Kind != KindBeforeRestore {
+		head, err := s.GetCheckpoint(ctx, sb.Head)
+		if err != nil {
+			return Checkpoint{}, err
+		}
+		head.Skipped = true
+		if !says || (head.Name == cp.Name && head.Notes == cp.Notes && maps.Equal(head.Labels, cp.Labels)) {
+			return head, nil
+		}
+		if head.Name == "" && head.Notes == "" && len(head.Labels) == 0 {
+			head, err = s.UpdateCheckpoint(ctx, head.ID, CheckpointUpdate{Name: &cp.Name, Notes: &cp.Notes, Labels: cp.Labels})
+			head.Skipped = true
+			return head, err
+		}
+	}
+	cp.Method, cp.Stack = MethodSwitch, sb.Below
+	sb.Head, sb.HeadMoved, sb.UpdatedAt = cp.ID, false, s.o.Now()
+	err := s.update(ctx, func(tx Tx) error { return s.write(tx, "", commit{Sandbox: sb, Checkpoint: &cp}) })
+	return cp, err
+}
+
+// sealed makes cp the checkpoint whose layer is the sandbox's present upper, and
+// the sandbox one that stands on it with a new upper.
+func sealed(sb *Sandbox, cp *Checkpoint, upper string) {
+	cp.Method, cp.Layer = MethodSwitch, sb.Upper
+	cp.Stack = slices.Concat([]string{sb.Upper}, sb.Below)
+	sb.Below = cp.Stack
+	sb.Upper, sb.Captured, sb.Head, sb.HeadMoved = upper, "", cp.ID, false
+}
+
+// sealStopped takes the upper of a sandbox without container: nothing can write it.
+func (s *Service) sealStopped(ctx context.Context, sb Sandbox, cp Checkpoint) (Checkpoint, error) {
+	next := sb
+	upper := s.o.NewID("l")
+	defer s.Pin(upper)()
+	next.Base = slices.Concat([]string{sb.Upper}, sb.Base)
+	sealed(&next, &cp, upper)
+	next.UpdatedAt = s.o.Now()
+	if err := s.o.Layers.CreateUpper(ctx, upper, next.Base, sb.Project, sb.Config.Resources.DiskBytes); err != nil {
+		return Checkpoint{}, err
+	}
+	err := s.update(ctx, func(tx Tx) error { return s.write(tx, "", commit{Sandbox: next, Checkpoint: &cp}) })
+	return cp, err
+}
+
+// checkpointLive checkpoints a sandbox that has a container: by switching when
+// no living process can write or miss anything by it, else by copying.
+func (s *Service) checkpointLive(ctx context.Context, sb Sandbox, cp Checkpoint) (Checkpoint, error) {
+	c, err := s.container(sb)
+	if err != nil {
+		return Checkpoint{}, err
+	}
+	// A first look at the running sandbox only spares preparing a switch that
+	// would then not be made; what decides is the look while it is frozen.
+	blocked, err := s.blocked(c, sb)
+	if err != nil {
+		return Checkpoint{}, err
+	}
+	if !blocked {
+		done, err := s.switchUpper(ctx, sb, c, &cp)
+		if err != nil || done {
+			return cp, err
+		}
+	}
+	return s.copyUpper(ctx, sb, c, cp)
+}
+
+func (s *Service) blocked(c Container, sb Sandbox) (bool, error) {
+	pids, err := c.Processes()
+	if err != nil {
+		return false, err
+	}
+	b, err := s.o.Layers.Blockers(pids, c.PID(), sb.Upper)
+	if err != nil {
+		return false, err
+	}
+	if len(b) > 0 {
+		s.log.Debug("checkpoint copies", "sandbox", sb.ID, "pid", b[0].PID, "comm", b[0].Comm, "reason", b[0].Reason, "path", b[0].Path)
+	}
+	return len(b) > 0, nil
+}
+
+// rebase gives the layers to mount below the sealed upper: the present base, or,
+// where its layers have been squashed meanwhile, the squashed ones with the
+// identity layer made anew on top of them.
+func (s *Service) rebase(ctx context.Context, sb *Sandbox) (unpin func(), err error) {
+	at := slices.Index(sb.Base, sb.Identity)
+	plain := slices.Concat(sb.Base[:at], sb.Base[at+1:])
+	if slices.Equal(plain, sb.Below) {
+		return func() {}, nil
+	}
+	img, err := s.imageOf(ctx, sb.ImageID)
+	if err != nil {
+		return nil, err
+	}
+	identity := s.o.NewID("l")
+	unpin = s.Pin(identity)
+	changed := sb.Below[:len(sb.Below)-len(img.Layers)]
+	if err := s.writeIdentity(ctx, *sb, identity, sb.Below, changed, sb.Base[:at]); err != nil {
+		unpin()
+		return nil, err
+	}
+	sb.Identity, sb.Base = identity, slices.Concat([]string{identity}, sb.Below)
+	return unpin, nil
+}
+
+func (s *Service) imageOf(ctx context.Context, id string) (img Image, err error) {
+	err = s.o.Store.View(ctx, func(tx Tx) (err error) { img, err = tx.Image(id); return err })
+	return img, err
+}
+
+// switchUpper seals the upper and attaches a fresh one over it. done is false,
+// and nothing has changed, when a living process forbids it.
+func (s *Service) switchUpper(ctx context.Context, sb Sandbox, c Container, cp *Checkpoint) (done bool, err error) {
+	next := sb
+	unpinIdentity, err := s.rebase(ctx, &next)
+	if err != nil {
+		return false, err
+	}
+	defer unpinIdentity()
+	upper := s.o.NewID("l")
+	defer s.Pin(upper)()
+	next.Base = slices.Concat([]string{sb.Upper}, next.Base)
+	made := *cp
+	sealed(&next, &made, upper)
+	next.UpdatedAt = s.o.Now()
+	op, err := s.journal(ctx, opCheckpoint, sb.ID, []string{upper, next.Identity}, pending{Upper: upper, Commit: commit{Sandbox: next, Checkpoint: &made}})
+	if err != nil {
+		return false, err
+	}
+	var u undo
+	defer u.run(ctx)
+	u.add(func(ctx context.Context) { s.unjournal(ctx, op) })
+	if err := s.reach("checkpoint.journalled"); err != nil {
+		return false, err
+	}
+	if err := s.o.Layers.CreateUpper(ctx, upper, next.Base, sb.Project, sb.Config.Resources.DiskBytes); err != nil {
+		return false, err
+	}
+	u.add(func(ctx context.Context) { s.remove(ctx, upper) })
+	target := Target{PID: c.PID(), IDBase: c.IDBase(), Hostname: sb.Hostname}
+	p, err := s.o.Layers.Prepare(ctx, target, Stack{Upper: upper, Layers: next.Base})
+	if err != nil {
+		return false, err
+	}
+	u.add(func(context.Context) { p.Close() })
+	if err := s.reach("checkpoint.prepared"); err != nil {
+		return false, err
+	}
+	frozen := time.Now()
+	thaw, err := s.freeze(ctx, sb, c)
+	if err != nil {
+		return false, err
+	}
+	defer thaw()
+	if err := s.reach("checkpoint.frozen"); err != nil {
+		return false, err
+	}
+	if blocked, err := s.blocked(c, sb); err != nil || blocked {
+		return false, err
+	}
+	old, err := p.Attach(ctx)
+	if CodeOf(err) == CodeBusy {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	u.release()
+	s.passed("checkpoint.attached")
+	thaw()
+	made.Timings.FreezeMS = milliseconds(time.Since(frozen))
+	s.closeLater(old, p)
+	s.passed("checkpoint.thawed")
+	if err := s.finish(ctx, op, commit{Sandbox: next, Checkpoint: &made}); err != nil {
+		return false, err
+	}
+	*cp = made
+	s.passed("checkpoint.committed")
+	return true, nil
+}
+
+// freeze stops every process of a running sandbox; thaw may be called twice.
+func (s *Service) freeze(ctx context.Context, sb Sandbox, c Container) (thaw func(), err error) {
+	if sb.State == StatePaused {
+		return func() {}, nil
+	}
+	thaw = sync.OnceFunc(func() { s.thaw(ctx, c) })
+	if err := c.Freeze(ctx); err != nil {
+		thaw()
+		return nil, err
+	}
+	return thaw, nil
+}
+
+// copyUpper copies the upper while the sandbox is frozen. The sandbox goes on
+// writing its upper; the copy stands on the same layers.
+func (s *Service) copyUpper(ctx context.Context, sb Sandbox, c Container, cp Checkpoint) (Checkpoint, error) {
+	dst := s.o.NewID("l")
+	defer s.Pin(dst)()
+	var u undo
+	defer u.run(ctx)
+	u.add(func(ctx context.Context) { s.remove(ctx, dst) })
+	frozen := time.Now()
+	thaw, err := s.freeze(ctx, sb, c)
+	if err != nil {
+		return Checkpoint{}, err
+	}
+	defer thaw()
+	if err := s.reach("copy.frozen"); err != nil {
+		return Checkpoint{}, err
+	}
+	unchanged, err := s.o.Layers.Capture(ctx, sb.Upper, dst, sb.Captured)
+	if err != nil {
+		return Checkpoint{}, err
+	}
+	thaw()
+	cp.Timings.FreezeMS = milliseconds(time.Since(frozen))
+	if err := s.reach("copy.captured"); err != nil {
+		return Checkpoint{}, err
+	}
+	if unchanged && sb.Head != "" && !sb.HeadMoved && cp.Kind != KindBeforeRestore {
+		head, err := s.GetCheckpoint(ctx, sb.Head)
+		if err != nil {
+			return Checkpoint{}, err
+		}
+		head.Skipped, head.Timings = true, cp.Timings
+		return head, nil
+	}
+	cp.Method = MethodCopy
+	if unchanged { // dst was not made: the former copy serves again
+		cp.Stack = slices.Concat([]string{sb.Captured}, sb.Below)
+	} else {
+		cp.Layer, cp.Stack = dst, slices.Concat([]string{dst}, sb.Below)
+		sb.Captured = dst
+	}
+	sb.Head, sb.HeadMoved, sb.UpdatedAt = cp.ID, false, s.o.Now()
+	if err := s.update(ctx, func(tx Tx) error { return s.write(tx, "", commit{Sandbox: sb, Checkpoint: &cp}) }); err != nil {
+		return Checkpoint{}, err
+	}
+	u.release()
+	s.passed("copy.committed")
+	return cp, nil
+}

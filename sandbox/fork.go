@@ -1,0 +1,116 @@
+package sandbox
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"sync"
+	"time"
+)
+
+// forkParallel is how many children of one request are made at the same time.
+const forkParallel = 8
+
+// Fork makes Count sandboxes from a checkpoint. Each child has its own result;
+// the error is for what concerns all of them: CodeInvalid, CodeNotFound,
+// CodeCorrupt, CodeLost.
+func (s *Service) Fork(ctx context.Context, checkpointID string, r ForkRequest) ([]ForkResult, error) {
+	if err := s.checkFork(&r); err != nil {
+		return nil, err
+	}
+	cp, err := s.usable(ctx, checkpointID, r.Verify)
+	if err != nil {
+		return nil, err
+	}
+	cfg := cp.Config
+	cfg.Env = maps.Clone(cfg.Env)
+	if len(r.Env) > 0 && cfg.Env == nil {
+		cfg.Env = map[string]string{}
+	}
+	maps.Copy(cfg.Env, r.Env)
+	if r.Command != nil {
+		cfg.Command = r.Command
+	}
+	if r.Resources != nil {
+		cfg.Resources = *r.Resources
+	}
+	if r.Network != "" {
+		cfg.Network = r.Network
+	}
+	if err := s.checkConfig(&cfg); err != nil {
+		return nil, err
+	}
+	results := make([]ForkResult, r.Count)
+	slots := make(chan struct{}, forkParallel)
+	var wg sync.WaitGroup
+	for i := range results {
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			begin := time.Now()
+			name := r.Name
+			if name != "" && r.Count > 1 {
+				name = fmt.Sprintf("%s-%d", r.Name, i+1)
+			}
+			results[i].Sandbox, results[i].Err = s.forkOne(ctx, cp, Sandbox{Name: name, Config: cfg, Labels: maps.Clone(r.Labels)})
+			results[i].Timings.TotalMS = milliseconds(time.Since(begin))
+		})
+	}
+	wg.Wait()
+	return results, nil
+}
+
+func (s *Service) checkFork(r *ForkRequest) error {
+	if r.Count == 0 {
+		r.Count = 1
+	}
+	if r.Count < 1 || r.Count > s.o.MaxForks {
+		return Invalid("count", "between 1 and %d", s.o.MaxForks)
+	}
+	if r.Name != "" {
+		if err := checkName("name", r.Name); err != nil {
+			return err
+		}
+	}
+	if err := checkLabels(r.Labels); err != nil {
+		return err
+	}
+	if err := checkProcesses(r.Processes); err != nil {
+		return err
+	}
+	if r.Processes == "include" {
+		return &Error{Code: CodeUnsupported, Field: "processes", Message: processesReason}
+	}
+	return nil
+}
+
+func (s *Service) forkOne(ctx context.Context, cp Checkpoint, sb Sandbox) (Sandbox, error) {
+	var img Image
+	unlock, err := s.record(ctx, &sb, func(tx Tx) (err error) {
+		// Under the transaction: the checkpoint cannot be deleted between this look
+		// and the record that keeps its layers.
+		if cp, err = tx.Checkpoint(cp.ID); err != nil {
+			return err
+		}
+		img, err = tx.Image(cp.ImageID)
+		sb.ImageID, sb.ImageName, sb.Head, sb.ForkedFrom, sb.Below = cp.ImageID, cp.ImageName, cp.ID, cp.ID, cp.Stack
+		return err
+	})
+	if err != nil {
+		return Sandbox{}, err
+	}
+	defer unlock()
+	return s.launch(ctx, sb, cp.Stack, len(img.Layers))
+}
+
+// ForkSandbox checkpoints a sandbox and forks that checkpoint.
+func (s *Service) ForkSandbox(ctx context.Context, idOrName string, r ForkRequest) ([]ForkResult, error) {
+	if err := s.checkFork(&r); err != nil {
+		return nil, err
+	}
+	cp, err := s.Checkpoint(ctx, idOrName, CheckpointRequest{Kind: KindForkPoint, Processes: r.Processes})
+	if err != nil {
+		return nil, err
+	}
+	return s.Fork(ctx, cp.ID, r)
+}

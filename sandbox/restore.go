@@ -1,0 +1,255 @@
+package sandbox
+
+import (
+	"context"
+	"slices"
+	"time"
+)
+
+const opRestore = "restore"
+
+// Restore puts a sandbox back to a checkpoint, in place: its agent processes are
+// ended, its files become the checkpoint's, its command is started again. What
+// was there is kept as a checkpoint first, unless nothing had changed.
+// Errors: CodeInvalid, CodeNotFound, CodeConflict, CodeBusy, CodeImageMismatch,
+// CodeCorrupt, CodeLost; the sandbox then is as it was.
+func (s *Service) Restore(ctx context.Context, idOrName string, r RestoreRequest) (RestoreResult, error) {
+	begin := time.Now()
+	if r.Checkpoint == "" {
+		return RestoreResult{}, Invalid("checkpoint", "the id of a checkpoint")
+	}
+	if err := checkProcesses(r.Processes); err != nil {
+		return RestoreResult{}, err
+	}
+	if r.Processes == "include" {
+		return RestoreResult{}, &Error{Code: CodeUnsupported, Field: "processes", Message: processesReason}
+	}
+	cp, err := s.usable(ctx, r.Checkpoint, r.Verify)
+	if err != nil {
+		return RestoreResult{}, err
+	}
+	sb, unlock, err := s.lockSandbox(ctx, idOrName, "restore")
+	if err != nil {
+		return RestoreResult{}, err
+	}
+	defer unlock()
+	if cp.ImageID != sb.ImageID {
+		return RestoreResult{}, &Error{Code: CodeImageMismatch, Field: "checkpoint",
+			Message: "checkpoint " + cp.ID + " is of image " + cp.ImageName + ", the sandbox is of " + sb.ImageName + "; fork the checkpoint instead"}
+	}
+	var res RestoreResult
+	switch {
+	case len(r.Paths) > 0:
+		res, err = s.restorePaths(ctx, sb, cp, r.Paths)
+	case sb.State == StateRunning, sb.State == StatePaused:
+		res, err = s.restoreLive(ctx, sb, cp)
+	case sb.State == StateStopped:
+		res, err = s.restoreStopped(ctx, sb, cp)
+	default:
+		err = Errorf(CodeConflict, "sandbox %s is %s", sb.Name, sb.State)
+	}
+	res.Timings.TotalMS = milliseconds(time.Since(begin))
+	return res, err
+}
+
+// usable gives a checkpoint that may be restored or forked.
+func (s *Service) usable(ctx context.Context, id string, verify bool) (Checkpoint, error) {
+	cp, err := s.GetCheckpoint(ctx, id)
+	if err != nil {
+		return Checkpoint{}, err
+	}
+	if verify {
+		return s.Verify(ctx, id)
+	}
+	switch cp.Durability {
+	case DurabilityLost:
+		return Checkpoint{}, Errorf(CodeLost, "checkpoint %s was not durable yet when the host went down", id)
+	case DurabilityDamaged:
+		return Checkpoint{}, Errorf(CodeCorrupt, "checkpoint %s is damaged on disk; verify says what is wrong", id)
+	case DurabilityCaptured, DurabilityDurable:
+	}
+	return cp, nil
+}
+
+// back makes the records for a sandbox put back to cp: the sandbox, and the
+// checkpoint of what was there (nil when nothing had changed).
+func (s *Service) back(sb Sandbox, cp Checkpoint, a attachment, changed bool) (Sandbox, *Checkpoint) {
+	var kept *Checkpoint
+	if changed {
+		k := s.newCheckpoint(sb, CheckpointRequest{Kind: KindBeforeRestore, Processes: "exclude"})
+		throwaway := sb
+		sealed(&throwaway, &k, a.upper)
+		kept = &k
+	}
+	a.apply(&sb)
+	sb.Head, sb.HeadMoved, sb.Generation, sb.UpdatedAt = cp.ID, false, sb.Generation+1, s.o.Now()
+	sb.RestoredAt = sb.UpdatedAt
+	if sb.State == StatePaused {
+		sb.State, sb.Reason = StateRunning, ""
+	}
+	return sb, kept
+}
+
+func (s *Service) restoreLive(ctx context.Context, sb Sandbox, cp Checkpoint) (RestoreResult, error) {
+	c, err := s.container(sb)
+	if err != nil {
+		return RestoreResult{}, err
+	}
+	img, err := s.imageOf(ctx, sb.ImageID)
+	if err != nil {
+		return RestoreResult{}, err
+	}
+	a, err := s.freshUpper(ctx, sb, cp.Stack, len(img.Layers))
+	if err != nil {
+		return RestoreResult{}, err
+	}
+	defer a.unpin()
+	var u undo
+	defer u.run(ctx)
+	u.add(func(ctx context.Context) { s.remove(ctx, a.upper); s.remove(ctx, a.identity) })
+	target := Target{PID: c.PID(), IDBase: c.IDBase(), Hostname: sb.Hostname}
+	p, err := s.o.Layers.Prepare(ctx, target, Stack{Upper: a.upper, Layers: a.base})
+	if err != nil {
+		return RestoreResult{}, err
+	}
+	u.add(func(context.Context) { p.Close() })
+	if err := s.reach("restore.prepared"); err != nil {
+		return RestoreResult{}, err
+	}
+	stopped := time.Now()
+	if sb.State == StatePaused {
+		s.thaw(ctx, c)
+		u.add(func(ctx context.Context) {
+			if err := c.Freeze(ctx); err != nil {
+				s.log.Error("cannot pause a sandbox again", "sandbox", sb.ID, "err", err)
+			}
+		})
+	}
+	// From here on the agent's processes are gone whatever happens; the files are
+	// not, and an error says so.
+	if err := c.KillAll(ctx); err != nil {
+		return RestoreResult{}, err
+	}
+	if err := s.reach("restore.killed"); err != nil {
+		return RestoreResult{}, err
+	}
+	thaw, err := s.freeze(ctx, Sandbox{State: StateRunning}, c)
+	if err != nil {
+		return RestoreResult{}, err
+	}
+	defer thaw()
+	empty, err := s.o.Layers.Empty(sb.Upper)
+	if err != nil {
+		return RestoreResult{}, err
+	}
+	next, kept := s.back(sb, cp, a, !empty)
+	done := commit{Sandbox: next, Checkpoint: kept, Event: "sandbox.restored", Data: map[string]any{"checkpoint": cp.ID}}
+	op, err := s.journal(ctx, opRestore, sb.ID, []string{a.upper, a.identity}, pending{Upper: a.upper, Commit: done})
+	if err != nil {
+		return RestoreResult{}, err
+	}
+	u.add(func(ctx context.Context) { s.unjournal(ctx, op) })
+	if err := s.reach("restore.journalled"); err != nil {
+		return RestoreResult{}, err
+	}
+	old, err := p.Attach(ctx)
+	if err != nil {
+		return RestoreResult{}, err
+	}
+	u.release()
+	s.passed("restore.attached")
+	thaw()
+	freeze := milliseconds(time.Since(stopped))
+	s.closeLater(old, p)
+	if err := s.finish(ctx, op, done); err != nil {
+		return RestoreResult{}, err
+	}
+	s.passed("restore.committed")
+	if err := c.SetGeneration(next.Generation); err != nil {
+		s.log.Error("cannot write the generation number", "sandbox", sb.ID, "err", err)
+	}
+	return s.restored(ctx, next, kept, c, freeze), nil
+}
+
+// restored starts the command again and makes the answer.
+func (s *Service) restored(ctx context.Context, sb Sandbox, kept *Checkpoint, c Container, freeze float64) RestoreResult {
+	res := RestoreResult{Sandbox: sb, Timings: Timings{FreezeMS: freeze}}
+	if kept != nil {
+		res.Undo = kept.ID
+		s.durable.add(*kept)
+	}
+	s.requestSweep()
+	if c == nil {
+		return res
+	}
+	if err := s.startMain(ctx, sb, c); err != nil {
+		s.log.Warn("the main command did not start", "sandbox", sb.ID, "err", err)
+		err := s.update(ctx, func(tx Tx) error {
+			return s.emit(tx, "process.failed", sb.ID, sb.ID, map[string]any{"command": sb.Config.Command, "code": string(CodeOf(err))})
+		})
+		if err != nil {
+			s.log.Error("cannot record an event", "err", err)
+		}
+	}
+	return res
+}
+
+// restoreStopped puts back a sandbox that has no container: only records change.
+func (s *Service) restoreStopped(ctx context.Context, sb Sandbox, cp Checkpoint) (RestoreResult, error) {
+	img, err := s.imageOf(ctx, sb.ImageID)
+	if err != nil {
+		return RestoreResult{}, err
+	}
+	empty, err := s.o.Layers.Empty(sb.Upper)
+	if err != nil {
+		return RestoreResult{}, err
+	}
+	a, err := s.freshUpper(ctx, sb, cp.Stack, len(img.Layers))
+	if err != nil {
+		return RestoreResult{}, err
+	}
+	defer a.unpin()
+	next, kept := s.back(sb, cp, a, !empty)
+	err = s.update(ctx, func(tx Tx) error {
+		return s.write(tx, "", commit{Sandbox: next, Checkpoint: kept, Event: "sandbox.restored", Data: map[string]any{"checkpoint": cp.ID}})
+	})
+	if err != nil {
+		return RestoreResult{}, err
+	}
+	return s.restored(ctx, next, kept, nil, 0), nil
+}
+
+// restorePaths puts back only some paths. Processes go on. What was there is
+// checkpointed first, so a failure halfway can be undone by a restore.
+func (s *Service) restorePaths(ctx context.Context, sb Sandbox, cp Checkpoint, paths []string) (RestoreResult, error) {
+	if err := checkRestorePaths(paths); err != nil {
+		return RestoreResult{}, err
+	}
+	kept, err := s.checkpoint(ctx, sb, CheckpointRequest{Kind: KindBeforeRestore, Processes: "exclude"})
+	if err != nil {
+		return RestoreResult{}, err
+	}
+	if err := s.reach("restore_paths.kept"); err != nil {
+		return RestoreResult{}, err
+	}
+	if sb, err = s.Sandbox(ctx, sb.ID); err != nil {
+		return RestoreResult{}, err
+	}
+	from, release, err := s.CheckpointFiles(ctx, cp.ID)
+	if err != nil {
+		return RestoreResult{}, err
+	}
+	defer release()
+	to, done, err := s.tree(ctx, sb, true)
+	if err != nil {
+		return RestoreResult{}, err
+	}
+	defer done()
+	for _, p := range slices.Compact(slices.Sorted(slices.Values(paths))) {
+		if err := s.copyPath(ctx, from, to, p); err != nil {
+			return RestoreResult{}, err
+		}
+	}
+	err = s.putSandbox(ctx, &sb, "sandbox.paths_restored", map[string]any{"checkpoint": cp.ID, "paths": paths})
+	return RestoreResult{Sandbox: sb, Undo: kept.ID, Timings: Timings{FreezeMS: kept.Timings.FreezeMS}}, err
+}
