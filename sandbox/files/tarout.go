@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -17,8 +18,8 @@ type TarStats struct {
 	Entries int
 	Bytes   int64 // content of regular files; holes don't count in TarOut
 	// Skipped counts what an archive can't or must not hold. TarOut: sockets,
-	// devices, and what other file systems are mounted on. TarIn: attributes
-	// other than user.*.
+	// devices, what other file systems are mounted on, and attributes that the
+	// format can't express. TarIn: attributes other than user.*.
 	Skipped int
 }
 
@@ -63,6 +64,8 @@ type tarWriter struct {
 	tw    *tar.Writer
 	links map[inode]string // first name of each file with several
 	stats TarStats
+
+	linkBytes int // held by links
 }
 
 func (t *tarWriter) top(path string) error {
@@ -80,7 +83,7 @@ func (t *tarWriter) top(path string) error {
 		return t.dir(f, &st, "", t.r.limits.Depth)
 	case TypeFile:
 		_, name := split(trimSlashes(path))
-		return t.node(f, &st, name, 0)
+		return t.node(f, &st, name)
 	default:
 		return because(ErrNotRegular, "a %s is not archived by itself", kind)
 	}
@@ -148,11 +151,11 @@ func (t *tarWriter) entry(dir fd, name, full string, depth int) error {
 	if typeOf(st.Mode) == TypeDir {
 		return fail("tar out", full, t.dir(f, &st, full, depth-1))
 	}
-	return fail("tar out", full, t.node(f, &st, full, depth))
+	return fail("tar out", full, t.node(f, &st, full))
 }
 
 // node archives anything but a directory.
-func (t *tarWriter) node(f fd, st *unix.Statx_t, name string, _ int) error {
+func (t *tarWriter) node(f fd, st *unix.Statx_t, name string) error {
 	h, err := t.header(f, st, name)
 	if err != nil {
 		return err
@@ -163,8 +166,10 @@ func (t *tarWriter) node(f fd, st *unix.Statx_t, name string, _ int) error {
 			h.Typeflag, h.Linkname, h.PAXRecords = tar.TypeLink, first, nil
 			return t.put(h)
 		}
-		if k := typeOf(st.Mode); k == TypeFile || k == TypeFIFO {
+		k := typeOf(st.Mode)
+		if (k == TypeFile || k == TypeFIFO) && t.linkBytes+len(name) <= maxLinkBytes {
 			t.links[id] = name
+			t.linkBytes += len(name)
 		}
 	}
 	switch typeOf(st.Mode) {
@@ -201,7 +206,13 @@ func (t *tarWriter) header(f fd, st *unix.Statx_t, name string) (*tar.Header, er
 	if err != nil {
 		return nil, err
 	}
+	size := 0
 	for k, v := range m {
+		// The format has no way to write "=", and readers bound a header's size.
+		if size += len(k) + len(v); strings.Contains(k, "=") || size > maxXattrs {
+			t.stats.Skipped++
+			continue
+		}
 		if h.PAXRecords == nil {
 			h.PAXRecords = make(map[string]string)
 		}
@@ -209,6 +220,13 @@ func (t *tarWriter) header(f fd, st *unix.Statx_t, name string) (*tar.Header, er
 	}
 	return h, nil
 }
+
+const (
+	maxXattrs = 512 << 10 // bytes of attributes of one file
+	// maxLinkBytes bounds the names remembered for hard links. Beyond it a hard link
+	// is archived as a file of its own.
+	maxLinkBytes = 64 << 20
+)
 
 // xattrRecord prefixes an attribute's name in a PAX record, as star, GNU tar and
 // libarchive write it.
