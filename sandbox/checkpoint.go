@@ -156,7 +156,7 @@ func (s *Service) sealStopped(ctx context.Context, sb Sandbox, cp Checkpoint) (C
 	next.Base = slices.Concat([]string{sb.Upper}, sb.Base)
 	sealed(&next, &cp, upper)
 	next.UpdatedAt = s.o.Now()
-	if err := s.o.Layers.CreateUpper(ctx, upper, next.Base, sb.Project, sb.Config.Resources.DiskBytes); err != nil {
+	if err := s.o.Layers.CreateUpper(ctx, upper, sb.Project, sb.Config.Resources.DiskBytes); err != nil {
 		return Checkpoint{}, err
 	}
 	err := s.update(ctx, func(tx Tx) error { return s.write(tx, "", commit{Sandbox: next, Checkpoint: &cp}) })
@@ -254,7 +254,7 @@ func (s *Service) switchUpper(ctx context.Context, sb Sandbox, c Container, cp *
 	if err := s.reach("checkpoint.journalled"); err != nil {
 		return false, err
 	}
-	if err := s.o.Layers.CreateUpper(ctx, upper, next.Base, sb.Project, sb.Config.Resources.DiskBytes); err != nil {
+	if err := s.o.Layers.CreateUpper(ctx, upper, sb.Project, sb.Config.Resources.DiskBytes); err != nil {
 		return false, err
 	}
 	u.add(func(ctx context.Context) { s.remove(ctx, upper) })

@@ -32,7 +32,7 @@ func (s *Service) freshUpper(ctx context.Context, sb Sandbox, below []string, im
 	err := s.writeIdentity(ctx, sb, a.identity, below, below[:len(below)-imageLayers], nil)
 	if err == nil {
 		a.base = slices.Concat([]string{a.identity}, below)
-		err = s.o.Layers.CreateUpper(ctx, a.upper, a.base, sb.Project, sb.Config.Resources.DiskBytes)
+		err = s.o.Layers.CreateUpper(ctx, a.upper, sb.Project, sb.Config.Resources.DiskBytes)
 	}
 	if err != nil {
 		a.unpin()
@@ -106,7 +106,7 @@ func (s *Service) start(ctx context.Context, sb *Sandbox, a attachment, points s
 	if err := c.Limit(ctx, sb.Config.Resources); err != nil {
 		return nil, err
 	}
-	if err := c.Project(sb.Project, sb.Config.Resources.DiskBytes); err != nil {
+	if err := s.o.Layers.Account(c.IODir(), sb.Project); err != nil {
 		return nil, err
 	}
 	if err := c.SetGeneration(sb.Generation); err != nil {

@@ -105,9 +105,7 @@ type Blocker struct {
 // Layers is the pool of layers and the mount calls on it. ErrBusy of Attach (as
 // CodeBusy) means that something has the old root open for writing.
 type Layers interface {
-	// CreateUpper makes an empty upper whose root directory has the mode, owner,
-	// times and attributes that the root of the stack below has.
-	CreateUpper(ctx context.Context, id string, below []string, project uint32, limitBytes int64) error
+	CreateUpper(ctx context.Context, id string, project uint32, limitBytes int64) error
 	WriteIdentity(ctx context.Context, id string, below []string, files map[string]string, dirs []string) error
 	Prepare(ctx context.Context, t Target, s Stack) (Prepared, error)
 	AttachedUpper(pid int) (string, error) // "" when the container is blank
@@ -126,6 +124,9 @@ type Layers interface {
 	Usage(ctx context.Context, id string) (bytes, files int64, err error)
 	ProjectUsage(project uint32) (bytes int64, known bool, err error)
 	SetLimit(project uint32, limitBytes int64) error
+	// Account counts what is written below dir, on the pool's file system, towards
+	// the project, where the file system can.
+	Account(dir string, project uint32) error
 
 	List() ([]string, error)
 	Remove(ctx context.Context, id string) error // nil when it is not there
@@ -171,7 +172,6 @@ type Container interface {
 	KillAll(ctx context.Context) error // all but PID 1 and the stem, until they are gone
 	Limit(ctx context.Context, r Resources) error
 	SetGeneration(n int64) error                    // in /run/cairn/generation
-	Project(project uint32, limitBytes int64) error // account IODir to this project where the disk can
 	Usage() (Usage, error)
 	Done() <-chan struct{} // closed when PID 1 has died
 	Guest() Guest

@@ -16,7 +16,7 @@ const (
 	maxConns = 64
 	backlog  = 4096
 	// idle is how long a connection may take to send a request or to take an answer.
-	idle = 10 * time.Second
+	idle = 2 * time.Second
 )
 
 // stem is the server.

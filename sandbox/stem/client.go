@@ -119,7 +119,7 @@ func (c *Client) connectOnce(ctx context.Context, op string) (*net.UnixConn, err
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "unix", procFD(fd))
 	if err != nil {
-		return nil, &Error{Code: Unreachable, Op: op, Err: err}
+		return nil, &Error{Code: Unreachable, Op: op, Err: errors.Join(context.Cause(ctx), err)}
 	}
 	return conn.(*net.UnixConn), nil
 }
@@ -170,10 +170,7 @@ func (c *Client) exchangeError(ctx context.Context, op string, err error) error 
 	if errors.Is(err, wire.ErrMalformed) || errors.Is(err, wire.ErrTooLarge) || errors.Is(err, wire.ErrVersion) {
 		return &Error{Code: Protocol, Op: op, Err: err}
 	}
-	if cause := context.Cause(ctx); cause != nil {
-		err = errors.Join(cause, err)
-	}
-	return &Error{Code: Unreachable, Op: op, Err: err}
+	return &Error{Code: Unreachable, Op: op, Err: errors.Join(context.Cause(ctx), err)}
 }
 
 func checkID(op, id string) error {
