@@ -1,0 +1,73 @@
+package store
+
+import "cairn/sandbox"
+
+func (t *tx) Layer(id string) (sandbox.Layer, error) {
+	return one[sandbox.Layer](t.c, "layer", id, `SELECT data FROM layers WHERE id = ?`, id)
+}
+
+func (t *tx) PutLayer(l sandbox.Layer) error {
+	data, err := encode(l)
+	if err != nil {
+		return err
+	}
+	_, err = t.c.run(`INSERT INTO layers (id, data) VALUES (?1, ?2) ON CONFLICT (id) DO UPDATE SET data = ?2`, l.ID, data)
+	return translate(err)
+}
+
+// DeleteLayer is nil also when there is none: not every layer in the pool is
+// recorded.
+func (t *tx) DeleteLayer(id string) error {
+	_, err := t.c.run(`DELETE FROM layers WHERE id = ?`, id)
+	return translate(err)
+}
+
+// LayersInUse reads the references out of the records themselves. That costs
+// time in proportion to all of them, which only the collector of unused layers
+// pays; in return no write pays for an index of references.
+func (t *tx) LayersInUse() (map[string]bool, error) {
+	used := map[string]bool{}
+	err := t.c.each(`
+		SELECT value FROM images, json_each(images.data, '$.Layers')
+		UNION SELECT value FROM checkpoints, json_each(checkpoints.data, '$.Stack')
+		UNION SELECT data ->> '$.Layer' FROM checkpoints
+		UNION SELECT value FROM sandboxes, json_each(sandboxes.data, '$.Base')
+		UNION SELECT value FROM sandboxes, json_each(sandboxes.data, '$.Below')
+		UNION SELECT data ->> '$.Upper' FROM sandboxes
+		UNION SELECT data ->> '$.Identity' FROM sandboxes
+		UNION SELECT data ->> '$.Captured' FROM sandboxes
+		UNION SELECT value FROM operations, json_each(operations.data, '$.Layers')`,
+		nil, func(scan func(...any) error) error {
+			var id *string
+			if err := scan(&id); err != nil {
+				return err
+			}
+			if id != nil && *id != "" {
+				used[*id] = true
+			}
+			return nil
+		})
+	return used, translate(err)
+}
+
+// Operations lists the journal, oldest first.
+func (t *tx) Operations() ([]sandbox.Operation, error) {
+	return all[sandbox.Operation](t.c, `SELECT data FROM operations ORDER BY started_at, id`)
+}
+
+func (t *tx) PutOperation(o sandbox.Operation) error {
+	data, err := encode(o)
+	if err != nil {
+		return err
+	}
+	_, err = t.c.run(`INSERT INTO operations (id, started_at, data) VALUES (?1, ?2, ?3)
+		ON CONFLICT (id) DO UPDATE SET started_at = ?2, data = ?3`, o.ID, nanos(o.StartedAt), data)
+	return translate(err)
+}
+
+// DeleteOperation is nil also when there is none: whoever finishes an entry may
+// find it finished.
+func (t *tx) DeleteOperation(id string) error {
+	_, err := t.c.run(`DELETE FROM operations WHERE id = ?`, id)
+	return translate(err)
+}
