@@ -8,6 +8,10 @@ BENCHFLAGS ?=
 # A Go that is older than go.mod asks for fetches the right one, as a module.
 export GOTOOLCHAIN ?= auto
 
+# In a clone that is another user's git refuses to answer, and go build to go on.
+VCS := $(shell git status >/dev/null 2>&1 || echo -buildvcs=false)
+
+.NOTPARALLEL:
 .DEFAULT_GOAL := help
 .PHONY: help setup build images test bench demo lint generate ci install clean
 
@@ -20,8 +24,8 @@ setup: ## packages, Go, containerd, runc, CRIU (root; Debian 12 or 13)
 # Static binaries, so that cairn-init runs in any image; its size is memory per sandbox.
 build: ## cairnd, cairn and cairn-init, into bin/
 	@mkdir -p bin
-	CGO_ENABLED=0 $(GO) build -trimpath -o bin/ ./cmd/cairnd ./cmd/cairn
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o bin/ ./cmd/cairn-init
+	CGO_ENABLED=0 $(GO) build $(VCS) -trimpath -o bin/ ./cmd/cairnd ./cmd/cairn
+	CGO_ENABLED=0 $(GO) build $(VCS) -trimpath -ldflags '-s -w' -o bin/ ./cmd/cairn-init
 
 images: setup ## the Debian images that tests and the demo use, into build/ (root)
 	@scripts/image/build.sh tiny build/tiny.tar

@@ -18,7 +18,8 @@ packages=(
 # missing PACKAGE...: those that are not installed.
 missing() {
 	local package installed
-	installed=$(dpkg-query -W -f '${db:Status-Abbrev}${Package}\n' "$@" 2>/dev/null |
+	# dpkg-query fails when it does not know one of them.
+	installed=$({ dpkg-query -W -f '${db:Status-Abbrev}${Package}\n' "$@" 2>/dev/null || true; } |
 		sed -n 's/^.i *//p')
 	for package in "$@"; do
 		grep -qx "$package" <<<"$installed" || echo "$package"
@@ -47,7 +48,10 @@ install_packages() {
 }
 
 # go_version: the running toolchain's, without what go.mod selects; empty if there is none.
-go_version() { (cd / && GOTOOLCHAIN=local go env GOVERSION 2>/dev/null) | sed 's/^go//; s/[ -].*//'; }
+go_version() {
+	command -v go >/dev/null || return 0
+	(cd / && GOTOOLCHAIN=local go env GOVERSION) | sed 's/^go//; s/[ -].*//'
+}
 
 at_least() { [ "$(printf '%s\n' "$1" "$2" | sort -V | head -1)" = "$1" ]; }
 
