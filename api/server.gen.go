@@ -2577,24 +2577,15 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 	return r
 }
 
-type FileResponseHeaders struct {
-	CairnFileInfo *string
-}
-type FileJSONResponse struct {
-	Body FileAnswer
-
-	Headers FileResponseHeaders
-}
+type FileJSONResponse FileAnswer
 type FileApplicationoctetStreamResponse struct {
 	Body io.Reader
 
-	Headers       FileResponseHeaders
 	ContentLength int64
 }
 type FileApplicationxTarResponse struct {
 	Body io.Reader
 
-	Headers       FileResponseHeaders
 	ContentLength int64
 }
 
@@ -2969,13 +2960,10 @@ type ReadCheckpointFile200JSONResponse struct{ FileJSONResponse }
 func (response ReadCheckpointFile200JSONResponse) VisitReadCheckpointFileResponse(w http.ResponseWriter) error {
 
 	var buf bytes.Buffer
-	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
 		return err
 	}
 	w.Header().Set("Content-Type", "application/json")
-	if response.Headers.CairnFileInfo != nil {
-		w.Header().Set("Cairn-File-Info", fmt.Sprint(*response.Headers.CairnFileInfo))
-	}
 	w.WriteHeader(200)
 	_, err := buf.WriteTo(w)
 	return err
@@ -2990,9 +2978,6 @@ func (response ReadCheckpointFile200ApplicationoctetStreamResponse) VisitReadChe
 	w.Header().Set("Content-Type", "application/octet-stream")
 	if response.ContentLength != 0 {
 		w.Header().Set("Content-Length", fmt.Sprint(response.ContentLength))
-	}
-	if response.Headers.CairnFileInfo != nil {
-		w.Header().Set("Cairn-File-Info", fmt.Sprint(*response.Headers.CairnFileInfo))
 	}
 	w.WriteHeader(200)
 
@@ -3010,9 +2995,6 @@ func (response ReadCheckpointFile200ApplicationxTarResponse) VisitReadCheckpoint
 	w.Header().Set("Content-Type", "application/x-tar")
 	if response.ContentLength != 0 {
 		w.Header().Set("Content-Length", fmt.Sprint(response.ContentLength))
-	}
-	if response.Headers.CairnFileInfo != nil {
-		w.Header().Set("Cairn-File-Info", fmt.Sprint(*response.Headers.CairnFileInfo))
 	}
 	w.WriteHeader(200)
 
@@ -3931,13 +3913,10 @@ type ReadFile200JSONResponse struct{ FileJSONResponse }
 func (response ReadFile200JSONResponse) VisitReadFileResponse(w http.ResponseWriter) error {
 
 	var buf bytes.Buffer
-	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
 		return err
 	}
 	w.Header().Set("Content-Type", "application/json")
-	if response.Headers.CairnFileInfo != nil {
-		w.Header().Set("Cairn-File-Info", fmt.Sprint(*response.Headers.CairnFileInfo))
-	}
 	w.WriteHeader(200)
 	_, err := buf.WriteTo(w)
 	return err
@@ -3952,9 +3931,6 @@ func (response ReadFile200ApplicationoctetStreamResponse) VisitReadFileResponse(
 	w.Header().Set("Content-Type", "application/octet-stream")
 	if response.ContentLength != 0 {
 		w.Header().Set("Content-Length", fmt.Sprint(response.ContentLength))
-	}
-	if response.Headers.CairnFileInfo != nil {
-		w.Header().Set("Cairn-File-Info", fmt.Sprint(*response.Headers.CairnFileInfo))
 	}
 	w.WriteHeader(200)
 
@@ -3972,9 +3948,6 @@ func (response ReadFile200ApplicationxTarResponse) VisitReadFileResponse(w http.
 	w.Header().Set("Content-Type", "application/x-tar")
 	if response.ContentLength != 0 {
 		w.Header().Set("Content-Length", fmt.Sprint(response.ContentLength))
-	}
-	if response.Headers.CairnFileInfo != nil {
-		w.Header().Set("Cairn-File-Info", fmt.Sprint(*response.Headers.CairnFileInfo))
 	}
 	w.WriteHeader(200)
 

@@ -317,8 +317,8 @@ type ClientInterface interface {
 	// the caller.
 	//
 	// `stdout` and `stderr` are text. Where the output is not valid UTF-8 the exact bytes are in
-	// `stdout_base64` and `stderr_base64` as well. Each is cut at `max_output_bytes`; the whole can be read at the
-	// process's `output` until `output_limit_bytes`, at which the command is killed.
+	// `stdout_base64` and `stderr_base64` as well. Each is cut at `max_output_bytes`; at `output_limit_bytes` the
+	// command is killed.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -334,8 +334,8 @@ type ClientInterface interface {
 	// the caller.
 	//
 	// `stdout` and `stderr` are text. Where the output is not valid UTF-8 the exact bytes are in
-	// `stdout_base64` and `stderr_base64` as well. Each is cut at `max_output_bytes`; the whole can be read at the
-	// process's `output` until `output_limit_bytes`, at which the command is killed.
+	// `stdout_base64` and `stderr_base64` as well. Each is cut at `max_output_bytes`; at `output_limit_bytes` the
+	// command is killed.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -1018,8 +1018,8 @@ func (c *Client) DiffSandbox(ctx context.Context, sandboxId SandboxIDParam, para
 // the caller.
 //
 // `stdout` and `stderr` are text. Where the output is not valid UTF-8 the exact bytes are in
-// `stdout_base64` and `stderr_base64` as well. Each is cut at `max_output_bytes`; the whole can be read at the
-// process's `output` until `output_limit_bytes`, at which the command is killed.
+// `stdout_base64` and `stderr_base64` as well. Each is cut at `max_output_bytes`; at `output_limit_bytes` the
+// command is killed.
 //
 // Takes any type of body and a specified content type.
 //
@@ -1045,8 +1045,8 @@ func (c *Client) ExecWithBody(ctx context.Context, sandboxId SandboxIDParam, par
 // the caller.
 //
 // `stdout` and `stderr` are text. Where the output is not valid UTF-8 the exact bytes are in
-// `stdout_base64` and `stderr_base64` as well. Each is cut at `max_output_bytes`; the whole can be read at the
-// process's `output` until `output_limit_bytes`, at which the command is killed.
+// `stdout_base64` and `stderr_base64` as well. Each is cut at `max_output_bytes`; at `output_limit_bytes` the
+// command is killed.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -4111,8 +4111,8 @@ type ClientWithResponsesInterface interface {
 	// the caller.
 	//
 	// `stdout` and `stderr` are text. Where the output is not valid UTF-8 the exact bytes are in
-	// `stdout_base64` and `stderr_base64` as well. Each is cut at `max_output_bytes`; the whole can be read at the
-	// process's `output` until `output_limit_bytes`, at which the command is killed.
+	// `stdout_base64` and `stderr_base64` as well. Each is cut at `max_output_bytes`; at `output_limit_bytes` the
+	// command is killed.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -4128,8 +4128,8 @@ type ClientWithResponsesInterface interface {
 	// the caller.
 	//
 	// `stdout` and `stderr` are text. Where the output is not valid UTF-8 the exact bytes are in
-	// `stdout_base64` and `stderr_base64` as well. Each is cut at `max_output_bytes`; the whole can be read at the
-	// process's `output` until `output_limit_bytes`, at which the command is killed.
+	// `stdout_base64` and `stderr_base64` as well. Each is cut at `max_output_bytes`; at `output_limit_bytes` the
+	// command is killed.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -4684,11 +4684,6 @@ func (r DiffCheckpointsResponse) ContentType() string {
 	return ""
 }
 
-// ReadCheckpointFileResponse200Headers the declared response headers of an HTTP 200 response for ReadCheckpointFile
-type ReadCheckpointFileResponse200Headers struct {
-	CairnFileInfo *string
-}
-
 // ReadCheckpointFileResponse206Headers the declared response headers of an HTTP 206 response for ReadCheckpointFile
 type ReadCheckpointFileResponse206Headers struct {
 	ContentRange *string
@@ -4701,8 +4696,6 @@ type ReadCheckpointFileResponse struct {
 	JSON200 *File
 	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
 	ApplicationproblemJSONDefault *Problem
-	// Headers200 the parsed response headers for an HTTP 200 response
-	Headers200 *ReadCheckpointFileResponse200Headers
 	// Headers206 the parsed response headers for an HTTP 206 response
 	Headers206 *ReadCheckpointFileResponse206Headers
 }
@@ -5596,11 +5589,6 @@ func (r DeleteFileResponse) ContentType() string {
 	return ""
 }
 
-// ReadFileResponse200Headers the declared response headers of an HTTP 200 response for ReadFile
-type ReadFileResponse200Headers struct {
-	CairnFileInfo *string
-}
-
 // ReadFileResponse206Headers the declared response headers of an HTTP 206 response for ReadFile
 type ReadFileResponse206Headers struct {
 	ContentRange *string
@@ -5613,8 +5601,6 @@ type ReadFileResponse struct {
 	JSON200 *File
 	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
 	ApplicationproblemJSONDefault *Problem
-	// Headers200 the parsed response headers for an HTTP 200 response
-	Headers200 *ReadFileResponse200Headers
 	// Headers206 the parsed response headers for an HTTP 206 response
 	Headers206 *ReadFileResponse206Headers
 }
@@ -6733,8 +6719,8 @@ func (c *ClientWithResponses) DiffSandboxWithResponse(ctx context.Context, sandb
 // the caller.
 //
 // `stdout` and `stderr` are text. Where the output is not valid UTF-8 the exact bytes are in
-// `stdout_base64` and `stderr_base64` as well. Each is cut at `max_output_bytes`; the whole can be read at the
-// process's `output` until `output_limit_bytes`, at which the command is killed.
+// `stdout_base64` and `stderr_base64` as well. Each is cut at `max_output_bytes`; at `output_limit_bytes` the
+// command is killed.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -6756,8 +6742,8 @@ func (c *ClientWithResponses) ExecWithBodyWithResponse(ctx context.Context, sand
 // the caller.
 //
 // `stdout` and `stderr` are text. Where the output is not valid UTF-8 the exact bytes are in
-// `stdout_base64` and `stderr_base64` as well. Each is cut at `max_output_bytes`; the whole can be read at the
-// process's `output` until `output_limit_bytes`, at which the command is killed.
+// `stdout_base64` and `stderr_base64` as well. Each is cut at `max_output_bytes`; at `output_limit_bytes` the
+// command is killed.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -7327,16 +7313,6 @@ func ParseReadCheckpointFileResponse(rsp *http.Response) (*ReadCheckpointFileRes
 	}
 
 	switch {
-	case rsp.StatusCode == 200:
-		var headers ReadCheckpointFileResponse200Headers
-		if values := rsp.Header.Values("Cairn-File-Info"); len(values) > 0 {
-			var value string
-			if err := runtime.BindStyledParameterWithOptions("simple", "Cairn-File-Info", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
-				return nil, err
-			}
-			headers.CairnFileInfo = &value
-		}
-		response.Headers200 = &headers
 	case rsp.StatusCode == 206:
 		var headers ReadCheckpointFileResponse206Headers
 		if values := rsp.Header.Values("Content-Range"); len(values) > 0 {
@@ -7978,16 +7954,6 @@ func ParseReadFileResponse(rsp *http.Response) (*ReadFileResponse, error) {
 	}
 
 	switch {
-	case rsp.StatusCode == 200:
-		var headers ReadFileResponse200Headers
-		if values := rsp.Header.Values("Cairn-File-Info"); len(values) > 0 {
-			var value string
-			if err := runtime.BindStyledParameterWithOptions("simple", "Cairn-File-Info", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
-				return nil, err
-			}
-			headers.CairnFileInfo = &value
-		}
-		response.Headers200 = &headers
 	case rsp.StatusCode == 206:
 		var headers ReadFileResponse206Headers
 		if values := rsp.Header.Values("Content-Range"); len(values) > 0 {

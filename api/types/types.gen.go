@@ -190,6 +190,7 @@ func (e CreateCheckpointWait) Valid() bool {
 // Defines values for Durability.
 const (
 	DurabilityCaptured Durability = "captured"
+	DurabilityDamaged  Durability = "damaged"
 	DurabilityDurable  Durability = "durable"
 	DurabilityLost     Durability = "lost"
 )
@@ -198,6 +199,8 @@ const (
 func (e Durability) Valid() bool {
 	switch e {
 	case DurabilityCaptured:
+		return true
+	case DurabilityDamaged:
 		return true
 	case DurabilityDurable:
 		return true
@@ -384,11 +387,11 @@ type Change struct {
 	ContentChanged bool       `json:"content_changed"`
 	Kind           ChangeKind `json:"kind"`
 
-	// NewMode Permission bits with setuid
+	// NewMode Permission bits with setuid, setgid and sticky; octal.
 	NewMode      Mode  `json:"new_mode"`
 	NewSizeBytes int64 `json:"new_size_bytes"`
 
-	// OldMode Permission bits with setuid
+	// OldMode Permission bits with setuid, setgid and sticky; octal.
 	OldMode      Mode  `json:"old_mode"`
 	OldSizeBytes int64 `json:"old_size_bytes"`
 
@@ -414,7 +417,7 @@ type Checkpoint struct {
 	// Digest Empty until durable.
 	Digest string `json:"digest"`
 
-	// Durability captured survives the daemon, durable survives the host.
+	// Durability captured survives the daemon, durable survives the host; lost was only captured when the host went down; damaged did not verify.
 	Durability Durability        `json:"durability"`
 	DurableAt  *Time             `json:"durable_at,omitempty"`
 	Generation int64             `json:"generation"`
@@ -538,7 +541,7 @@ type CreateSandbox struct {
 	Labels *Labels  `json:"labels,omitempty"`
 	Mounts *[]Mount `json:"mounts,omitempty"`
 
-	// Name Name of a sandbox, unique among live ones; empty for the id.
+	// Name Name of a sandbox, unique among live ones and unlike an id; empty for the id.
 	Name *Name `json:"name,omitempty"`
 
 	// Network none: loopback only. egress: out through NAT.
@@ -556,7 +559,7 @@ type Diff struct {
 	// Binary With `path`. The file is not text.
 	Binary *bool `json:"binary,omitempty"`
 
-	// Diff With `path`. Unified diff
+	// Diff With `path`. Unified diff, empty when equal.
 	Diff  *string  `json:"diff,omitempty"`
 	From  string   `json:"from"`
 	Items []Change `json:"items"`
@@ -564,11 +567,11 @@ type Diff struct {
 	// Path With `path`. The file compared.
 	Path *string `json:"path,omitempty"`
 
-	// To A checkpoint
+	// To A checkpoint, or the sandbox for now.
 	To string `json:"to"`
 }
 
-// Durability captured survives the daemon, durable survives the host.
+// Durability captured survives the daemon, durable survives the host; lost was only captured when the host went down; damaged did not verify.
 type Durability string
 
 // Encoding base64 where the bytes are not UTF-8.
@@ -670,7 +673,7 @@ type FileAnswer struct {
 type FileInfo struct {
 	Gid int `json:"gid"`
 
-	// Mode Permission bits with setuid
+	// Mode Permission bits with setuid, setgid and sticky; octal.
 	Mode       Mode   `json:"mode"`
 	ModifiedAt Time   `json:"modified_at"`
 	Name       string `json:"name"`
@@ -700,7 +703,7 @@ type Fork struct {
 	// Labels Free pairs; keys are up to 63 letters, digits and `._/-`.
 	Labels *Labels `json:"labels,omitempty"`
 
-	// Name Name of a sandbox, unique among live ones; empty for the id.
+	// Name Name of a sandbox, unique among live ones and unlike an id; empty for the id.
 	Name *Name `json:"name,omitempty"`
 
 	// Network none: loopback only. egress: out through NAT.
@@ -711,6 +714,9 @@ type Fork struct {
 
 	// Resources Limits; 0 means none of its own.
 	Resources *Resources `json:"resources,omitempty"`
+
+	// Verify Check every byte of the checkpoint first.
+	Verify *bool `json:"verify,omitempty"`
 }
 
 // ForkResult A child or the error that kept it from being made.
@@ -786,7 +792,7 @@ type Info struct {
 // Labels Free pairs; keys are up to 63 letters, digits and `._/-`.
 type Labels map[string]string
 
-// Mode Permission bits with setuid
+// Mode Permission bits with setuid, setgid and sticky; octal.
 type Mode = string
 
 // Mount A host path seen read-only inside; the operator's configuration must allow it.
@@ -795,7 +801,7 @@ type Mount struct {
 	Target Path `json:"target"`
 }
 
-// Name Name of a sandbox, unique among live ones; empty for the id.
+// Name Name of a sandbox, unique among live ones and unlike an id; empty for the id.
 type Name = string
 
 // Network none: loopback only. egress: out through NAT.
@@ -958,6 +964,9 @@ type Restore struct {
 
 	// Processes Whether running processes are part of it.
 	Processes *Processes `json:"processes,omitempty"`
+
+	// Verify Check every byte of the checkpoint first.
+	Verify *bool `json:"verify,omitempty"`
 }
 
 // RestoredSandbox defines model for RestoredSandbox.
@@ -1100,7 +1109,7 @@ type UpdateSandbox struct {
 	// Labels Free pairs; keys are up to 63 letters, digits and `._/-`.
 	Labels *Labels `json:"labels,omitempty"`
 
-	// Name Name of a sandbox, unique among live ones; empty for the id.
+	// Name Name of a sandbox, unique among live ones and unlike an id; empty for the id.
 	Name *Name `json:"name,omitempty"`
 }
 
