@@ -29,9 +29,9 @@ func (f *File) Size() int64 { return f.Info.Size }
 // Read implements io.Reader.
 func (f *File) Read(p []byte) (int, error) {
 	n, err := f.r.Read(p)
-	if err == io.EOF && n == 0 && len(p) > 0 {
+	if err == io.EOF { //nolint:errorlint // as io.SectionReader promises
 		if at, _ := f.r.Seek(0, io.SeekCurrent); at < f.Info.Size {
-			return 0, io.ErrUnexpectedEOF
+			return n, io.ErrUnexpectedEOF
 		}
 	}
 	return n, err

@@ -102,9 +102,14 @@ func overlayFD(userns int, up, lower string) (int, error) {
 	uppath := procPath(fd(u))
 	for _, kv := range [][2]string{
 		{"lowerdir+", procPath(fd(l))}, {"upperdir", uppath + "/fs"}, {"workdir", uppath + "/work"},
-		{"index", "off"}, {"metacopy", "off"}, {"redirect_dir", "off"},
+		// Without it, each unmount waits for the disk.
+		{"volatile", ""}, {"index", "off"}, {"metacopy", "off"}, {"redirect_dir", "off"},
 	} {
-		if err := unix.FsconfigSetString(o, kv[0], kv[1]); err != nil {
+		set := unix.FsconfigSetString
+		if kv[1] == "" {
+			set = func(fd int, key, _ string) error { return unix.FsconfigSetFlag(fd, key) }
+		}
+		if err := set(o, kv[0], kv[1]); err != nil {
 			return -1, err
 		}
 	}
@@ -121,7 +126,7 @@ func newUserNS(t testing.TB) int {
 	stdin, err := cmd.StdinPipe()
 	must(t, err)
 	m := []syscall.SysProcIDMap{{ContainerID: 0, HostID: testBase, Size: IDs}}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER, UidMappings: m, GidMappings: m, Pdeathsig: syscall.SIGKILL}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER, UidMappings: m, GidMappings: m}
 	must(t, cmd.Start())
 	defer func() {
 		_ = stdin.Close()
