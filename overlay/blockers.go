@@ -297,14 +297,48 @@ func (c *checker) socketPaths(pid int) (map[string]string, error) {
 	if err != nil {
 		return nil, procError(pid, err)
 	}
-	m := map[string]string{}
-	for line := range strings.Lines(string(b)) {
-		// Num RefCount Protocol Flags Type St Inode Path
-		f := strings.Fields(strings.TrimSuffix(line, "\n"))
-		if len(f) >= 8 {
-			m[f[6]] = f[7]
-		}
-	}
+	m := parseSocketPaths(b)
 	c.sockets[ns] = m
 	return m, nil
+}
+
+// parseSocketPaths reads /proc/net/unix. Names stand there as they are, so
+// that one with a newline can look like several lines: a socket of which that
+// leaves a doubt gets an empty path.
+func parseSocketPaths(b []byte) map[string]string {
+	m := map[string]string{}
+	odd := false
+	first := true
+	for line := range strings.Lines(string(b)) {
+		if first {
+			first = false
+			continue
+		}
+		// Num RefCount Protocol Flags Type St Inode Path
+		rest := strings.TrimSuffix(line, "\n")
+		var f [7]string
+		ok := true
+		for i := range f {
+			rest = strings.TrimLeft(rest, " ")
+			f[i], rest, _ = strings.Cut(rest, " ")
+			ok = ok && f[i] != ""
+		}
+		if !ok || !strings.HasSuffix(f[0], ":") {
+			odd = true
+			continue
+		}
+		inode, path := f[6], rest
+		if _, twice := m[inode]; twice {
+			odd = true
+		}
+		if path != "" {
+			m[inode] = path
+		}
+	}
+	if odd {
+		for inode := range m {
+			m[inode] = ""
+		}
+	}
+	return m
 }

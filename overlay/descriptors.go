@@ -196,7 +196,7 @@ func (c *checker) socket(pid int, inode string) (Reason, error) {
 		return "", nil
 	}
 	if !strings.HasPrefix(path, "/") {
-		return BlockedBySocket, nil // relative to who knows what
+		return BlockedBySocket, nil // unclear, or relative to who knows what
 	}
 	root, err := c.pool.openProc(pid, "root", unix.O_PATH)
 	if err != nil {
@@ -204,9 +204,6 @@ func (c *checker) socket(pid int, inode string) (Reason, error) {
 	}
 	defer root.Close()
 	f, err := openInRoot(root, path)
-	if errors.Is(err, unix.ENOENT) {
-		return "", nil // the name is gone, so nobody can connect by it
-	}
 	if err != nil {
 		return BlockedBySocket, nil
 	}

@@ -52,7 +52,8 @@ func (p *Pool) openProc(pid int, name string, flags int) (*os.File, error) {
 }
 
 func procError(pid int, err error) error {
-	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) {
+	// EINVAL is what a zombie's mountinfo gives.
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EINVAL) {
 		return fmt.Errorf("%w: %d: %w", ErrGone, pid, err)
 	}
 	return fmt.Errorf("overlay: process %d: %w", pid, err)

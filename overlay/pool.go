@@ -64,8 +64,12 @@ func Open(dir string, o Options) (_ *Pool, err error) {
 			p.Close()
 		}
 	}()
-	for _, d := range []string{"", layersDir, stagingDir} {
-		// Nobody but root passes: layers hold setuid files of sandboxes.
+	// The root of a container's user namespace must get to the skeleton;
+	// nobody but root to the layers, which hold sandboxes' setuid files.
+	if err := os.MkdirAll(dir, 0o711); err != nil {
+		return nil, fmt.Errorf("overlay: make pool: %w", err)
+	}
+	for _, d := range []string{layersDir, stagingDir} {
 		if err := os.MkdirAll(filepath.Join(dir, d), 0o700); err != nil {
 			return nil, fmt.Errorf("overlay: make pool: %w", err)
 		}
