@@ -137,12 +137,7 @@ func (c *Client) call(ctx context.Context, op string, kind wire.Kind, payload []
 		return nil, err
 	}
 	defer conn.Close()
-	if deadline, ok := ctx.Deadline(); ok {
-		if err := conn.SetDeadline(deadline); err != nil {
-			return nil, &Error{Code: Unreachable, Op: op, Err: err}
-		}
-	}
-	// A cancelled context ends the exchange by closing the connection under it.
+	// An ended context ends the exchange by closing the connection under it.
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
 	if _, err := conn.Write(frame); err != nil {
@@ -166,6 +161,26 @@ func (c *Client) call(ctx context.Context, op string, kind wire.Kind, payload []
 	}
 }
 
+// query is call for requests that change nothing: when the stem dies under it, the next
+// one is asked, within the same time.
+func (c *Client) query(ctx context.Context, op string, kind wire.Kind) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.opts.Timeout)
+	defer cancel()
+	for {
+		answer, err := c.call(ctx, op, kind, nil)
+		if !errors.Is(err, unix.ECONNRESET) && !errors.Is(err, unix.EPIPE) && !errors.Is(err, io.EOF) {
+			return answer, err
+		}
+		timer := time.NewTimer(maxRetry)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return nil, err
+		case <-timer.C:
+		}
+	}
+}
+
 func (c *Client) exchangeError(ctx context.Context, op string, err error) error {
 	if errors.Is(err, wire.ErrMalformed) || errors.Is(err, wire.ErrTooLarge) || errors.Is(err, wire.ErrVersion) {
 		return &Error{Code: Protocol, Op: op, Err: err}
@@ -183,7 +198,7 @@ func checkID(op, id string) error {
 // Ping returns once the stem answers, with its pid inside the sandbox. It waits for a stem
 // that is being started, up to Options.Timeout.
 func (c *Client) Ping(ctx context.Context) (int, error) {
-	answer, err := c.call(ctx, "ping", wire.KindPing, nil)
+	answer, err := c.query(ctx, "ping", wire.KindPing)
 	if err != nil {
 		return 0, err
 	}
@@ -320,7 +335,7 @@ type Process struct {
 
 // List returns the running processes, in no order.
 func (c *Client) List(ctx context.Context) ([]Process, error) {
-	answer, err := c.call(ctx, "list", wire.KindList, nil)
+	answer, err := c.query(ctx, "list", wire.KindList)
 	if err != nil {
 		return nil, err
 	}
