@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/oklog/ulid/v2"
-	"golang.org/x/sys/unix"
 
 	"cairn/daemon/config"
 	"cairn/daemon/runtime"
@@ -99,9 +98,7 @@ func Open(ctx context.Context, o Options) (_ *Daemon, err error) {
 	if err := d.openContainers(ctx); err != nil {
 		return nil, fmt.Errorf("containers: %w", err)
 	}
-	if d.Service, err = d.newService(o.Failpoints); err != nil {
-		return nil, err
-	}
+	d.Service = d.newService(o.Failpoints)
 	d.onClose("service", d.Service.Close)
 	if err := d.Service.Reconcile(ctx, sandbox.ReconcileOptions{HostRestarted: restarted}); err != nil {
 		return nil, fmt.Errorf("reconcile: %w", err)
@@ -217,21 +214,17 @@ func installInit(stateDir, source string) (dir string, err error) {
 	return dir, writeExecutable(file, data)
 }
 
-func (d *Daemon) newService(points *failpoint.Points) (*sandbox.Service, error) {
+func (d *Daemon) newService(points *failpoint.Points) *sandbox.Service {
 	c := d.cfg
-	var uts unix.Utsname
-	if err := unix.Uname(&uts); err != nil {
-		return nil, err
-	}
 	return sandbox.New(sandbox.Options{
 		Store: d.store, Layers: layers{d.pool}, Containers: d.containers, Log: d.log,
 		Now: func() time.Time { return time.Now().UTC() }, NewID: newIDs(),
 		MaxDepth: c.Pool.MaxDepth, LockWait: c.Limits.LockWait, MountSources: c.Mounts.Allow,
 		ResolvConf: d.resolvConf, MaxForks: c.Limits.Forks, MaxSandboxes: c.Limits.Sandboxes,
 		DefaultDisk: c.Limits.DiskBytes, OutputLimit: c.Limits.OutputBytes, StdinLimit: c.Limits.StdinBytes,
-		Versions:   map[string]string{"cairn": Version(), "kernel": unix.ByteSliceToString(uts.Release[:])},
+		Versions:   map[string]string{"cairn": Version(), "kernel": kernelRelease()},
 		Failpoints: points, DurableWorkers: 2,
-	}), nil
+	})
 }
 
 // newIDs gives a function that makes prefixed ULIDs, increasing in time and

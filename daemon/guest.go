@@ -51,7 +51,7 @@ func (g *guest) CloseStdin(ctx context.Context, id string) error {
 }
 
 func (g *guest) Wait(ctx context.Context, id string, outputLimit int64) (sandbox.Exit, error) {
-	e, err := g.c.Wait(ctx, id, outputLimit)
+	e, err := g.c.WaitBounded(ctx, id, outputLimit)
 	if err != nil {
 		return sandbox.Exit{}, guestError(err)
 	}

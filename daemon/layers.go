@@ -21,12 +21,12 @@ func (l layers) CreateUpper(_ context.Context, id string, project uint32, limitB
 	return layerError(l.p.CreateUpper(id, overlay.Quota{Project: project, Bytes: limitBytes}))
 }
 
-func (l layers) WriteIdentity(_ context.Context, id string, below []string, files map[string]string, dirs []string) error {
+func (l layers) WriteIdentity(ctx context.Context, id string, below []string, files map[string]string, dirs []string) error {
 	var list []overlay.File
 	for path, content := range files {
 		list = append(list, overlay.File{Path: path, Content: []byte(content), Mode: 0o644})
 	}
-	return layerError(l.p.WriteIdentity(id, below, list, dirs))
+	return layerError(l.p.WriteIdentity(ctx, id, below, list, dirs))
 }
 
 func (l layers) Prepare(ctx context.Context, t sandbox.Target, s sandbox.Stack) (sandbox.Prepared, error) {
@@ -123,7 +123,7 @@ func (l layers) Diff(ctx context.Context, from, to []string, visit func(sandbox.
 }
 
 func (l layers) Squash(ctx context.Context, dst string, ids []string) error {
-	return layerError(l.p.Squash(ctx, dst, ids))
+	return layerError(l.p.Squash(ctx, dst, ids, false))
 }
 
 func (l layers) Seal(ctx context.Context, id string) (digest string, bytes, files int64, err error) {

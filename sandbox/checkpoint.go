@@ -73,7 +73,6 @@ const processesReason = "this version checkpoints files only"
 
 // checkpoint does it, under the sandbox's lock.
 func (s *Service) checkpoint(ctx context.Context, sb Sandbox, r CheckpointRequest) (Checkpoint, error) {
-	begin := time.Now()
 	if sb.State != StateRunning && sb.State != StatePaused && sb.State != StateStopped {
 		return Checkpoint{}, Errorf(CodeConflict, "sandbox %s is %s", sb.Name, sb.State)
 	}
@@ -93,12 +92,14 @@ func (s *Service) checkpoint(ctx context.Context, sb Sandbox, r CheckpointReques
 	if err != nil {
 		return Checkpoint{}, err
 	}
-	cp.Timings.TotalMS = milliseconds(time.Since(begin))
 	s.durable.add(cp)
 	return cp, nil
 }
 
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+
+// took is how long a checkpoint has been in the making.
+func (s *Service) took(cp Checkpoint) float64 { return milliseconds(s.o.Now().Sub(cp.CreatedAt)) }
 
 func (s *Service) newCheckpoint(sb Sandbox, r CheckpointRequest) Checkpoint {
 	cp := Checkpoint{
@@ -119,11 +120,11 @@ func (s *Service) newCheckpoint(sb Sandbox, r CheckpointRequest) Checkpoint {
 func (s *Service) checkpointUnchanged(ctx context.Context, sb Sandbox, cp Checkpoint) (Checkpoint, error) {
 	says := cp.Name != "" || cp.Notes != "" || len(cp.Labels) > 0
 	if sb.Head != "" && !sb.HeadMoved && cp.Kind != KindBeforeRestore {
-		head, err := s.GetCheckpoint(ctx, sb.Head)
+		head, err := s.getCheckpoint(ctx, sb.Head)
 		if err != nil {
 			return Checkpoint{}, err
 		}
-		head.Skipped = true
+		head.Skipped, head.Timings = true, Timings{TotalMS: s.took(cp)}
 		if !says || (head.Name == cp.Name && head.Notes == cp.Notes && maps.Equal(head.Labels, cp.Labels)) {
 			return head, nil
 		}
@@ -135,6 +136,7 @@ func (s *Service) checkpointUnchanged(ctx context.Context, sb Sandbox, cp Checkp
 	}
 	cp.Method, cp.Stack = MethodSwitch, sb.Below
 	sb.Head, sb.HeadMoved, sb.UpdatedAt = cp.ID, false, s.o.Now()
+	cp.Timings.TotalMS = s.took(cp)
 	err := s.update(ctx, func(tx Tx) error { return s.write(tx, "", commit{Sandbox: sb, Checkpoint: &cp}) })
 	return cp, err
 }
@@ -159,6 +161,7 @@ func (s *Service) sealStopped(ctx context.Context, sb Sandbox, cp Checkpoint) (C
 	if err := s.o.Layers.CreateUpper(ctx, upper, sb.Project, sb.Config.Resources.DiskBytes); err != nil {
 		return Checkpoint{}, err
 	}
+	cp.Timings.TotalMS = s.took(cp)
 	err := s.update(ctx, func(tx Tx) error { return s.write(tx, "", commit{Sandbox: next, Checkpoint: &cp}) })
 	return cp, err
 }
@@ -292,6 +295,7 @@ func (s *Service) switchUpper(ctx context.Context, sb Sandbox, c Container, cp *
 	made.Timings.FreezeMS = milliseconds(time.Since(frozen))
 	s.closeLater(old, p)
 	s.passed("checkpoint.thawed")
+	made.Timings.TotalMS = s.took(made)
 	if err := s.finish(ctx, op, commit{Sandbox: next, Checkpoint: &made}); err != nil {
 		return false, err
 	}
@@ -340,7 +344,7 @@ func (s *Service) copyUpper(ctx context.Context, sb Sandbox, c Container, cp Che
 		return Checkpoint{}, err
 	}
 	if unchanged && sb.Head != "" && !sb.HeadMoved && cp.Kind != KindBeforeRestore {
-		head, err := s.GetCheckpoint(ctx, sb.Head)
+		head, err := s.getCheckpoint(ctx, sb.Head)
 		if err != nil {
 			return Checkpoint{}, err
 		}
@@ -355,6 +359,7 @@ func (s *Service) copyUpper(ctx context.Context, sb Sandbox, c Container, cp Che
 		sb.Captured = dst
 	}
 	sb.Head, sb.HeadMoved, sb.UpdatedAt = cp.ID, false, s.o.Now()
+	cp.Timings.TotalMS = s.took(cp)
 	if err := s.update(ctx, func(tx Tx) error { return s.write(tx, "", commit{Sandbox: sb, Checkpoint: &cp}) }); err != nil {
 		return Checkpoint{}, err
 	}

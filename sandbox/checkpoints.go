@@ -7,15 +7,15 @@ import (
 	"slices"
 )
 
-// GetCheckpoint gives one by id.
-func (s *Service) GetCheckpoint(ctx context.Context, id string) (cp Checkpoint, err error) {
+// getCheckpoint gives one by id, its sizes as far as they are recorded.
+func (s *Service) getCheckpoint(ctx context.Context, id string) (cp Checkpoint, err error) {
 	err = s.o.Store.View(ctx, func(tx Tx) (err error) { cp, err = tx.Checkpoint(id); return err })
 	return cp, err
 }
 
-// CheckpointSizes gives a checkpoint with its sizes counted.
-func (s *Service) CheckpointSizes(ctx context.Context, id string) (Checkpoint, error) {
-	cp, err := s.GetCheckpoint(ctx, id)
+// GetCheckpoint gives one by id, with its sizes counted; CodeNotFound.
+func (s *Service) GetCheckpoint(ctx context.Context, id string) (Checkpoint, error) {
+	cp, err := s.getCheckpoint(ctx, id)
 	if err != nil {
 		return Checkpoint{}, err
 	}

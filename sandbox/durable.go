@@ -60,7 +60,7 @@ func (q *durableQueue) poke() {
 
 // wait returns the checkpoint once it is durable.
 func (q *durableQueue) wait(ctx context.Context, id string) (Checkpoint, error) {
-	cp, err := q.s.GetCheckpoint(ctx, id)
+	cp, err := q.s.getCheckpoint(ctx, id)
 	if err != nil || cp.Durability == DurabilityDurable {
 		return cp, err
 	}
@@ -75,7 +75,7 @@ func (q *durableQueue) wait(ctx context.Context, id string) (Checkpoint, error) 
 	if j.err != nil {
 		return cp, j.err
 	}
-	return q.s.GetCheckpoint(ctx, id)
+	return q.s.getCheckpoint(ctx, id)
 }
 
 func (q *durableQueue) run(ctx context.Context) {
@@ -145,7 +145,7 @@ func (q *durableQueue) drain(ctx context.Context) error {
 // checkpoint its digest, and makes the metadata survive the host.
 func (s *Service) makeDurable(ctx context.Context, id string) error {
 	for {
-		cp, err := s.GetCheckpoint(ctx, id)
+		cp, err := s.getCheckpoint(ctx, id)
 		if err != nil {
 			return err
 		}
@@ -240,7 +240,7 @@ func CheckpointDigest(layers []string) string {
 // marked, refused by restore and fork from then on, and CodeCorrupt says what is
 // wrong; one that verifies again loses the mark.
 func (s *Service) Verify(ctx context.Context, id string) (Checkpoint, error) {
-	cp, err := s.GetCheckpoint(ctx, id)
+	cp, err := s.getCheckpoint(ctx, id)
 	if err != nil {
 		return Checkpoint{}, err
 	}

@@ -54,7 +54,7 @@ func (s *Service) Restore(ctx context.Context, idOrName string, r RestoreRequest
 
 // usable gives a checkpoint that may be restored or forked.
 func (s *Service) usable(ctx context.Context, id string, verify bool) (Checkpoint, error) {
-	cp, err := s.GetCheckpoint(ctx, id)
+	cp, err := s.getCheckpoint(ctx, id)
 	if err != nil {
 		return Checkpoint{}, err
 	}

@@ -12,7 +12,7 @@ func equalStacks(a, b []string) bool { return slices.Equal(a, b) }
 // entries. The checkpoints below keep their own layers. A running sandbox whose
 // head this is stands on the merged layer from its next checkpoint on.
 func (s *Service) squashIfDeep(ctx context.Context, id string) error {
-	cp, err := s.GetCheckpoint(ctx, id)
+	cp, err := s.getCheckpoint(ctx, id)
 	if err != nil {
 		return err
 	}

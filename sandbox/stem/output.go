@@ -126,6 +126,11 @@ func (c *Client) output(op, id string, stream Stream, offset int64, buf []byte) 
 // an OutputLimit error instead when a stream has grown beyond it; the process still runs.
 // A cancelled context's cause is returned as it is.
 func (c *Client) Wait(ctx context.Context, id string) (Exit, error) {
+	return c.WaitBounded(ctx, id, c.opts.MaxOutput)
+}
+
+// WaitBounded is Wait with a bound of its own in place of Options.MaxOutput; 0 is none.
+func (c *Client) WaitBounded(ctx context.Context, id string, maxOutput int64) (Exit, error) {
 	const op = "wait"
 	var exit Exit
 	err := c.watch(ctx, op, id, func() (bool, error) {
@@ -137,13 +142,13 @@ func (c *Client) Wait(ctx context.Context, id string) (Exit, error) {
 		if !errors.Is(err, Busy) {
 			return false, err
 		}
-		return false, c.checkOutput(op, id)
+		return false, c.checkOutput(op, id, maxOutput)
 	})
 	return exit, err
 }
 
-func (c *Client) checkOutput(op, id string) error {
-	if c.opts.MaxOutput <= 0 {
+func (c *Client) checkOutput(op, id string, maxOutput int64) error {
+	if maxOutput <= 0 {
 		return nil
 	}
 	for _, stream := range []Stream{Stdout, Stderr} {
@@ -160,8 +165,8 @@ func (c *Client) checkOutput(op, id string) error {
 		if err != nil {
 			return &Error{Code: Internal, Op: op, Err: err}
 		}
-		if st.Size > c.opts.MaxOutput {
-			return outputLimit(op, stream, c.opts.MaxOutput)
+		if st.Size > maxOutput {
+			return outputLimit(op, stream, maxOutput)
 		}
 	}
 	return nil
