@@ -16,10 +16,10 @@ die() {
 
 need_root() { [ "$(id -u)" = 0 ] || die "$1 must run as root"; }
 
-# apt_get: apt-get that asks nothing and starts no service.
+# apt_get: apt-get that asks nothing and tells only of errors.
 apt_get() {
 	DEBIAN_FRONTEND=noninteractive apt-get -qq -y -o Dpkg::Use-Pty=0 \
-		-o APT::Install-Recommends=false -o Acquire::Retries=3 "$@" </dev/null
+		-o APT::Install-Recommends=false -o Acquire::Retries=3 "$@" </dev/null >/dev/null
 }
 
 # hash_of FILE... [-- WORD...]: one hash of the files' contents and the words.
