@@ -124,7 +124,7 @@ type Options struct {
 	KeepEvents     int              // newest events kept, 100,000
 	KeepProcesses  int              // finished processes kept of each sandbox, 1,000
 	Readers        int              // connections for View, 4
-	LogBytes       int64            // size of the log from which it is backfilled, 4 MiB
+	LogBytes       int64            // size of the log from which it is backfilled, 16 MiB
 	IdempotencyFor time.Duration    // how long an idempotency record is kept, 24 h
 }
 
@@ -138,7 +138,7 @@ func (o Options) withDefaults() Options {
 	o.KeepEvents = orDefault(o.KeepEvents, 100_000)
 	o.KeepProcesses = orDefault(o.KeepProcesses, 1000)
 	o.Readers = orDefault(o.Readers, 4)
-	o.LogBytes = orDefault(o.LogBytes, 4<<20)
+	o.LogBytes = orDefault(o.LogBytes, 16<<20)
 	o.IdempotencyFor = orDefault(o.IdempotencyFor, 24*time.Hour)
 	return o
 }

@@ -22,31 +22,36 @@ func (t *tx) DeleteLayer(id string) error {
 	return translate(err)
 }
 
+// references are the fields of any record that name layers.
+type references struct {
+	Upper, Identity, Captured, Layer string
+	Base, Below, Stack, Layers       []string
+}
+
 // LayersInUse reads the references out of the records themselves. That costs
 // time in proportion to all of them, which only the collector of unused layers
 // pays; in return no write pays for an index of references.
 func (t *tx) LayersInUse() (map[string]bool, error) {
 	used := map[string]bool{}
-	err := t.c.each(`
-		SELECT value FROM images, json_each(images.data, '$.Layers')
-		UNION SELECT value FROM checkpoints, json_each(checkpoints.data, '$.Stack')
-		UNION SELECT data ->> '$.Layer' FROM checkpoints
-		UNION SELECT value FROM sandboxes, json_each(sandboxes.data, '$.Base')
-		UNION SELECT value FROM sandboxes, json_each(sandboxes.data, '$.Below')
-		UNION SELECT data ->> '$.Upper' FROM sandboxes
-		UNION SELECT data ->> '$.Identity' FROM sandboxes
-		UNION SELECT data ->> '$.Captured' FROM sandboxes
-		UNION SELECT value FROM operations, json_each(operations.data, '$.Layers')`,
-		nil, func(scan func(...any) error) error {
-			var id *string
-			if err := scan(&id); err != nil {
+	err := t.c.each(`SELECT data FROM images UNION ALL SELECT data FROM checkpoints
+		UNION ALL SELECT data FROM sandboxes UNION ALL SELECT data FROM operations`, nil,
+		func(scan func(...any) error) error {
+			var data string
+			if err := scan(&data); err != nil {
 				return err
 			}
-			if id != nil && *id != "" {
-				used[*id] = true
+			r, err := decode[references](data)
+			if err != nil {
+				return err
+			}
+			for _, ids := range [][]string{{r.Upper, r.Identity, r.Captured, r.Layer}, r.Base, r.Below, r.Stack, r.Layers} {
+				for _, id := range ids {
+					used[id] = true
+				}
 			}
 			return nil
 		})
+	delete(used, "")
 	return used, translate(err)
 }
 
