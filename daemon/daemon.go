@@ -19,6 +19,7 @@ import (
 	"github.com/oklog/ulid/v2"
 
 	"cairn/daemon/config"
+	"cairn/daemon/network"
 	"cairn/daemon/runtime"
 	"cairn/daemon/store"
 	"cairn/daemon/supervise"
@@ -37,7 +38,8 @@ type Daemon struct {
 	pool       *overlay.Pool
 	store      *store.Store
 	containers *runtime.Runtime
-	containerd string // address
+	egress     *network.Egress // nil: this host has none
+	containerd string          // address
 
 	closers []closer // in the order of opening
 }

@@ -171,7 +171,7 @@ type Container interface {
 	Processes() ([]int, error)         // host pids of everything in it
 	KillAll(ctx context.Context) error // all but PID 1 and the stem, until they are gone
 	Limit(ctx context.Context, r Resources) error
-	SetGeneration(n int64) error                    // in /run/cairn/generation
+	SetGeneration(n int64) error // in /run/cairn/generation
 	Usage() (Usage, error)
 	Done() <-chan struct{} // closed when PID 1 has died
 	Guest() Guest

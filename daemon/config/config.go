@@ -63,7 +63,7 @@ type Warm struct {
 // Network is about sandboxes with network "egress".
 type Network struct {
 	Bridge  string   `toml:"bridge" comment:"Name of the bridge; empty: made from state_dir."`
-	Subnet  string   `toml:"subnet"`
+	Subnet  string   `toml:"subnet" comment:"IPv4 prefix of the sandboxes' addresses; empty: one that the host has no route into."`
 	Deny    []string `toml:"deny" comment:"Destinations that are not reachable, besides the host's own addresses."`
 	Plugins string   `toml:"plugins" comment:"Directory of the CNI plugins."`
 	DNS     []string `toml:"dns" comment:"Name servers; empty: the host's."`
@@ -106,7 +106,7 @@ func Default(root string) Config {
 		API:     API{MaxInFlight: 512},
 		Pool:    Pool{MaxDepth: 24},
 		Warm:    Warm{None: 4, Egress: 0},
-		Network: Network{Subnet: "10.88.0.0/16", Deny: []string{"169.254.0.0/16"}, Plugins: "/usr/lib/cni"},
+		Network: Network{Deny: []string{"169.254.0.0/16"}, Plugins: "/usr/lib/cni"},
 		Limits: Limits{Forks: 256, OutputBytes: 64 << 20, StdinBytes: 16 << 20, UploadBytes: 4 << 30,
 			LockWait: 10 * time.Second, LockWaitText: "10s"},
 		Images: Images{MaxBytes: 64 << 30, MaxEntries: 4_000_000},
@@ -211,7 +211,7 @@ func (c Config) Check() error {
 	if c.Warm.None < 0 || c.Warm.Egress < 0 || c.Warm.None+c.Warm.Egress > 4096 {
 		wrong("warm", "0 to 4096 containers")
 	}
-	if p, err := netip.ParsePrefix(c.Network.Subnet); err != nil || !p.Addr().Is4() || p.Bits() > 29 {
+	if p, err := netip.ParsePrefix(c.Network.Subnet); c.Network.Subnet != "" && (err != nil || !p.Addr().Is4() || p.Bits() > 29) {
 		wrong("network.subnet", "%q is not an IPv4 prefix of at most 29 bits", c.Network.Subnet)
 	}
 	for _, d := range c.Network.Deny {
