@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -68,7 +69,7 @@ func startContainer(t testing.TB, p *Pool, base uint32) *container {
 		t.Fatal(err)
 	}
 	c.cmd = exec.Command("/proc/self/exe")
-	c.cmd.Env = []string{helperEnv + "=container", "SKELETON=" + p.Skeleton(), "IO=" + c.io}
+	c.cmd.Env = []string{helperEnv + "=container", "SKELETON=" + p.Skeleton(), "IO=" + c.io, "PROGRAMS=" + programs(t)}
 	c.cmd.Stderr = os.Stderr
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags:                 unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWUTS,
@@ -208,7 +209,7 @@ func nspid(t testing.TB, pid int) int {
 
 // helperMain is the first process of a container.
 func helperMain() {
-	if err := enterSkeleton(os.Getenv("SKELETON"), os.Getenv("IO")); err != nil {
+	if err := enterSkeleton(os.Getenv("SKELETON"), os.Getenv("IO"), os.Getenv("PROGRAMS")); err != nil {
 		fmt.Fprintln(os.Stderr, "helper:", err)
 		os.Exit(1)
 	}
@@ -252,7 +253,7 @@ func helperMain() {
 
 // enterSkeleton makes the skeleton the root, with the mounts that a
 // container has.
-func enterSkeleton(skeleton, ioDir string) error {
+func enterSkeleton(skeleton, ioDir, programs string) error {
 	type m struct {
 		source, target, fstype string
 		flags                  uintptr
@@ -262,6 +263,7 @@ func enterSkeleton(skeleton, ioDir string) error {
 		{"", "/", "", unix.MS_REC | unix.MS_PRIVATE},
 		{skeleton, skeleton, "", unix.MS_BIND},
 		{ioDir, at("run/cairn"), "", unix.MS_BIND},
+		{programs, at(".cairn"), "", unix.MS_BIND},
 		{"proc", at("proc"), "proc", 0},
 		{"dev", at("dev"), "tmpfs", 0},
 	} {
@@ -279,6 +281,65 @@ func enterSkeleton(skeleton, ioDir string) error {
 		return fmt.Errorf("detach: %w", err)
 	}
 	return unix.Chdir("/")
+}
+
+// programs makes a directory with the test binary and, since it may be linked
+// dynamically, its loader and libraries.
+func programs(t testing.TB) string {
+	t.Helper()
+	dir := sharedDir(t)
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	install := func(from, name string) {
+		to := filepath.Join(dir, name)
+		from, err := filepath.EvalSymlinks(from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Link(from, to); err == nil {
+			return
+		}
+		b, err := os.ReadFile(from)
+		if err == nil {
+			err = os.WriteFile(to, b, 0o755)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	install(exe, "test")
+	out, err := exec.Command("ldd", exe).CombinedOutput()
+	if err != nil {
+		t.Logf("ldd: %v: %s", err, out)
+		return dir // not a dynamic executable
+	}
+	for line := range splitLines(string(out)) {
+		for _, f := range strings.Fields(line) {
+			if !filepath.IsAbs(f) {
+				continue
+			}
+			name := filepath.Base(f)
+			if strings.HasPrefix(name, "ld-linux") {
+				name = "ld.so"
+			}
+			install(f, name)
+		}
+	}
+	return dir
+}
+
+// self is a command that runs the test binary inside a container.
+func self(role string) *exec.Cmd {
+	cmd := exec.Command("/.cairn/test")
+	if _, err := os.Stat("/.cairn/ld.so"); err == nil {
+		cmd = exec.Command("/.cairn/ld.so", "--library-path", "/.cairn", "/.cairn/test")
+	}
+	cmd.Env = []string{helperEnv + "=agent", "ROLE=" + role}
+	cmd.Stderr = os.Stderr
+	cmd.Dir = "/"
+	return cmd
 }
 
 // sharedDir is a temporary directory whose parents everybody may pass.

@@ -143,10 +143,7 @@ func exists(path string) op       { return op{Kind: "exists", Path: []byte(path)
 func splitLines(s string) iter.Seq[string] { return strings.SplitSeq(s, "\n") }
 
 func startAgent(role string) (*exec.Cmd, error) {
-	cmd := exec.Command("/proc/self/exe")
-	cmd.Env = []string{helperEnv + "=agent", "ROLE=" + role}
-	cmd.Stderr = os.Stderr
-	cmd.Dir = "/"
+	cmd := self(role)
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		return nil, err

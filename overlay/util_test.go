@@ -16,5 +16,3 @@ func sameMounts(a, b string) bool {
 	sort.Strings(y)
 	return strings.Join(x, "\n") == strings.Join(y, "\n")
 }
-
-func agentMain() {}
