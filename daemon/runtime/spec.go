@@ -51,7 +51,7 @@ func (b blank) spec() (*specs.Spec, error) {
 		Hostname: "cairn",
 		Process: &specs.Process{
 			Args:            []string{initDir + "/" + initName},
-			Env:             []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
+			Env:             []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "GOMAXPROCS=1", "GOGC=20"},
 			Cwd:             "/",
 			NoNewPrivileges: true,
 			OOMScoreAdj:     &oom,
