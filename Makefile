@@ -42,7 +42,7 @@ bench: setup build images ## the benchmark: a table, and JSON in build/ (root)
 demo: setup build images ## the demonstration on a real repository (root)
 	bin/cairn demo --image-tar build/demo.tar
 
-lint: ## linters for Go and shell, and that generated code is up to date
+lint: ## linters for Go and shell
 	@scripts/lint/run.sh
 
 generate: ## generated code, again
