@@ -136,7 +136,7 @@ func (r *Runtime) strays(ctx context.Context) ([]string, error) {
 		names = append(names, c.ID)
 	}
 	slices.Sort(names)
-	return slices.DeleteFunc(slices.Compact(names), func(n string) bool { return r.byName[n] != nil }), nil
+	return slices.DeleteFunc(slices.Compact(names), func(n string) bool { return n == primeGroup || r.byName[n] != nil }), nil
 }
 
 func (r *Runtime) removeStray(ctx context.Context, name string) {

@@ -29,6 +29,7 @@ type Runtime struct {
 	run   context.Context // ends with Close
 	stop  context.CancelCauseFunc
 	tasks sync.WaitGroup
+	prime func() error  // undoes what makes freezing fast
 	cold  chan struct{} // as many tokens as may start at once
 	pool  *pool
 
@@ -41,6 +42,9 @@ type Runtime struct {
 }
 
 var _ sandbox.Containers = (*Runtime)(nil)
+
+// primeGroup is the group, beside those of containers, that makes freezing fast.
+const primeGroup = ".prime"
 
 var errClosed = errors.New("the runtime is closed")
 
@@ -73,6 +77,10 @@ func New(ctx context.Context, o Options) (*Runtime, error) {
 		byName: map[string]*Container{}, warm: map[string]bool{}, held: map[int]bool{},
 	}
 	r.pool = newPool(r)
+	if r.prime, err = cg.Prime(o.Cgroup + "/" + primeGroup); err != nil {
+		o.Logger.Warn("freezing will be slow", "error", err)
+		r.prime = func() error { return nil }
+	}
 	if err := r.recover(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("take back containers: %w", err), r.Close(context.WithoutCancel(ctx)))
 	}
@@ -101,7 +109,7 @@ func (r *Runtime) Close(ctx context.Context) error {
 	for _, c := range all {
 		c.close()
 	}
-	return r.client.Close()
+	return errors.Join(r.prime(), r.client.Close())
 }
 
 // Acquire takes a container from the pool, or starts one.
