@@ -76,7 +76,7 @@ func describeForTest(root *os.File, path string, base uint32, mnt uint64) (strin
 	if err != nil {
 		return "", sx, err
 	}
-	if sx.Mnt_id != mnt || path == "./proc" || path == "./dev" || path == "./run/cairn" {
+	if sx.Mnt_id != mnt || path == "./.cairn" || path == "./proc" || path == "./dev" || path == "./run/cairn" {
 		return "", sx, nil
 	}
 	line := fmt.Sprintf("%o %d:%d mtime=%d.%09d", sx.Mode, sx.Uid-base, sx.Gid-base, sx.Mtime.Sec, sx.Mtime.Nsec)
