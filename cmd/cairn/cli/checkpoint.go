@@ -1,0 +1,170 @@
+package cli
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"cairn/api/client"
+	"cairn/api/types"
+)
+
+func (a *app) checkpointCommand() *cobra.Command {
+	var name, notes, processes string
+	var labels []string
+	var durable bool
+	c := &cobra.Command{
+		Use: "checkpoint SANDBOX", Short: "Take a checkpoint of a sandbox",
+		Long:    "Take a checkpoint and print its id. When nothing has changed since the head, the head is printed and no new one is taken.",
+		Example: "  cairn checkpoint alice --name good --durable",
+		Args:    cobra.ExactArgs(1), ValidArgsFunction: a.sandboxThen(nil),
+		RunE: func(c *cobra.Command, args []string) error {
+			l, err := pairs("--label", labels)
+			if err != nil {
+				return err
+			}
+			r := types.CreateCheckpoint{Name: set(name), Notes: set(notes), Labels: given[types.Labels](l), Processes: set(types.Processes(processes))}
+			if durable {
+				r.Wait = new(types.CreateCheckpointWaitDurable)
+			}
+			k, err := client.Get[types.Checkpoint](a.client.CreateCheckpoint(c.Context(), args[0], nil, r))
+			if err != nil {
+				return err
+			}
+			return a.show(k, func() error {
+				what := fmt.Sprintf("%s, %s; frozen %.2f ms of %.2f ms", k.Method, k.Durability, k.Timings.FreezeMs, k.Timings.TotalMs)
+				if k.Skipped {
+					what = "nothing had changed"
+				}
+				fmt.Fprintf(a.Err, "%s (%s)\n", printable(k.Sandbox), what)
+				return a.line("%s", k.Id)
+			})
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&name, "name", "", "name of the checkpoint")
+	f.StringVar(&notes, "notes", "", "notes kept with it")
+	f.StringArrayVarP(&labels, "label", "l", nil, "label KEY=VALUE (repeatable)")
+	f.StringVar(&processes, "processes", "", "auto, include or exclude")
+	f.BoolVar(&durable, "durable", false, "wait until it survives a crash of the host")
+	return c
+}
+
+func (a *app) restoreCommand() *cobra.Command {
+	var paths []string
+	var verify bool
+	c := &cobra.Command{
+		Use: "restore SANDBOX CHECKPOINT", Short: "Put a sandbox back to a checkpoint, in place",
+		Long: `Put a sandbox back to a checkpoint. Running processes are ended. What was there is
+kept as a checkpoint of its own, whose id is printed, unless nothing had changed.
+With --path only those files and directories are put back, and processes go on.`,
+		Example: "  cairn restore alice good\n  cairn restore alice good --path /work/src --path /etc/hosts",
+		Args:    cobra.ExactArgs(2), ValidArgsFunction: a.sandboxThen(a.completeCheckpoints),
+		RunE: func(c *cobra.Command, args []string) error {
+			id, err := a.checkpoint(c.Context(), args[1])
+			if err != nil {
+				return err
+			}
+			r := types.Restore{Checkpoint: id, Verify: set(verify)}
+			if len(paths) > 0 {
+				r.Paths = &paths
+			}
+			res, err := client.Get[types.RestoredSandbox](a.client.RestoreSandbox(c.Context(), args[0], nil, r))
+			if err != nil {
+				return err
+			}
+			return a.show(res, func() error {
+				fmt.Fprintf(a.Err, "%s restored in %.2f ms\n", printable(res.Name), res.Timings.TotalMs)
+				if res.Undo == "" {
+					return nil
+				}
+				return a.line("%s", res.Undo)
+			})
+		},
+	}
+	c.Flags().StringArrayVar(&paths, "path", nil, "put back only this path (repeatable)")
+	c.Flags().BoolVar(&verify, "verify", false, "check every byte of the checkpoint first")
+	return c
+}
+
+func (a *app) forkCommand() *cobra.Command {
+	var cfg config
+	var count int
+	var fromSandbox, verify bool
+	c := &cobra.Command{
+		Use: "fork CHECKPOINT", Short: "Start new sandboxes from a checkpoint",
+		Long: `Start new sandboxes from a checkpoint and print their names. With --now the
+argument is a sandbox, which is forked as it is. With -n above 1 names get -1, -2
+and so on appended. Fails when a child could not be made; the others stay.`,
+		Example: "  cairn fork good -n 3 --name try\n  cairn fork --now alice --name bob -e SEED=2",
+		Args:    cobra.ExactArgs(1), ValidArgsFunction: a.completeCheckpoints,
+		RunE: func(c *cobra.Command, args []string) error {
+			r := types.Fork{Count: &count, Name: set(cfg.name), Network: set(types.Network(cfg.network)), Resources: cfg.resources(), Verify: set(verify)}
+			var err error
+			if r.Env, r.Labels, err = cfg.maps(); err != nil {
+				return err
+			}
+			var res types.ForkResults
+			if fromSandbox {
+				res, err = client.Get[types.ForkResults](a.client.ForkSandbox(c.Context(), args[0], nil, r))
+			} else {
+				var id string
+				if id, err = a.checkpoint(c.Context(), args[0]); err == nil {
+					res, err = client.Get[types.ForkResults](a.client.ForkCheckpoint(c.Context(), id, nil, r))
+				}
+			}
+			if err != nil {
+				return err
+			}
+			if err := a.show(res, func() error { return a.children(res) }); err != nil {
+				return err
+			}
+			for _, i := range res.Items {
+				if i.Error != nil {
+					return &client.Error{Problem: *i.Error}
+				}
+			}
+			return nil
+		},
+	}
+	f := c.Flags()
+	f.IntVarP(&count, "count", "n", 1, "how many")
+	f.BoolVar(&fromSandbox, "now", false, "the argument is a sandbox, to be forked as it is")
+	f.BoolVar(&verify, "verify", false, "check every byte of the checkpoint first")
+	cfg.common(f)
+	return c
+}
+
+func (a *app) children(res types.ForkResults) error {
+	for n, i := range res.Items {
+		if i.Sandbox == nil {
+			fmt.Fprintf(a.Err, "child %d was not made\n", n+1)
+			continue
+		}
+		if err := a.line("%s", printable(i.Sandbox.Name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (a *app) verifyCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "verify CHECKPOINT", Short: "Compare every file of a checkpoint with what was recorded",
+		Example: "  cairn verify good",
+		Args:    cobra.ExactArgs(1), ValidArgsFunction: a.completeCheckpoints,
+		RunE: func(c *cobra.Command, args []string) error {
+			id, err := a.checkpoint(c.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			a.progress("verifying %s ...", id)
+			k, err := client.Get[types.Checkpoint](a.client.VerifyCheckpoint(c.Context(), id, nil))
+			a.progress("")
+			if err != nil {
+				return err
+			}
+			return a.show(k, func() error { return a.line("%s is intact, %s", k.Id, orDash(k.Digest)) })
+		},
+	}
+}
