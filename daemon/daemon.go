@@ -29,6 +29,9 @@ import (
 	"cairn/sandbox/stem"
 )
 
+// namespace is Cairn's in containerd.
+const namespace = "cairn"
+
 // Daemon is everything that runs for one state directory.
 type Daemon struct {
 	cfg     config.Config
@@ -38,6 +41,7 @@ type Daemon struct {
 	pool       *overlay.Pool
 	store      *store.Store
 	containers *runtime.Runtime
+	images     images
 	egress     *network.Egress // nil: this host has none
 	containerd string          // address
 
@@ -100,10 +104,14 @@ func Open(ctx context.Context, o Options) (_ *Daemon, err error) {
 	if err := d.openContainers(ctx); err != nil {
 		return nil, fmt.Errorf("containers: %w", err)
 	}
-	d.Service = d.newService(o.Failpoints)
+	newID := newIDs()
+	d.Service = d.newService(newID, o.Failpoints)
 	d.onClose("service", d.Service.Close)
 	if err := d.Service.Reconcile(ctx, sandbox.ReconcileOptions{HostRestarted: restarted}); err != nil {
 		return nil, fmt.Errorf("reconcile: %w", err)
+	}
+	if err := d.openImages(newID); err != nil {
+		return nil, fmt.Errorf("images: %w", err)
 	}
 	return d, remember()
 }
@@ -168,7 +176,7 @@ func (d *Daemon) openContainers(ctx context.Context) error {
 		return fmt.Errorf("network: %w", err)
 	}
 	d.containers, err = runtime.New(ctx, runtime.Options{
-		Address: d.containerd, Namespace: "cairn", Runtime: find("containerd-shim-runc-v2"), Runc: find("runc"),
+		Address: d.containerd, Namespace: namespace, Runtime: find("containerd-shim-runc-v2"), Runc: find("runc"),
 		RuncState: filepath.Join(c.RunDir, "runc"), Skeleton: d.pool.Skeleton(), InitDir: initDir,
 		Slots: filepath.Join(c.Pool.Dir, "s"), IDBase: c.IDBase, Cgroup: "/cairn/" + instance(c.StateDir),
 		Warm: runtime.Warm{None: c.Warm.None, Egress: c.Warm.Egress}, Egress: egress, Logger: d.log,
@@ -216,11 +224,11 @@ func installInit(stateDir, source string) (dir string, err error) {
 	return dir, writeExecutable(file, data)
 }
 
-func (d *Daemon) newService(points *failpoint.Points) *sandbox.Service {
+func (d *Daemon) newService(newID func(string) string, points *failpoint.Points) *sandbox.Service {
 	c := d.cfg
 	return sandbox.New(sandbox.Options{
 		Store: d.store, Layers: layers{d.pool}, Containers: d.containers, Log: d.log,
-		Now: func() time.Time { return time.Now().UTC() }, NewID: newIDs(),
+		Now: func() time.Time { return time.Now().UTC() }, NewID: newID,
 		MaxDepth: c.Pool.MaxDepth, LockWait: c.Limits.LockWait, MountSources: c.Mounts.Allow,
 		ResolvConf: d.resolvConf, MaxForks: c.Limits.Forks, MaxSandboxes: c.Limits.Sandboxes,
 		DefaultDisk: c.Limits.DiskBytes, OutputLimit: c.Limits.OutputBytes, StdinLimit: c.Limits.StdinBytes,

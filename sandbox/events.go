@@ -36,6 +36,9 @@ func (s *Service) update(ctx context.Context, fn func(Tx) error) error {
 	return nil
 }
 
+// Changed tells observers that someone else committed an event.
+func (s *Service) Changed() { s.wake.send() }
+
 // emit appends an event to the transaction.
 func (s *Service) emit(tx Tx, kind, sandboxID, subject string, data map[string]any) error {
 	_, err := tx.AppendEvent(Event{Time: s.o.Now(), Type: kind, Sandbox: sandboxID, Subject: subject, Data: data})
