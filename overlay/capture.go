@@ -62,6 +62,11 @@ func (p *Pool) Capture(ctx context.Context, upper, dst, previous string) (Captur
 			p.log.Warn("overlay: index of a capture is unusable", "layer", previous, "err", err)
 		}
 	}
+	if n, err := old.unchanged(ctx, src); err != nil {
+		return stats, fmt.Errorf("overlay: capture %s: %w", upper, err)
+	} else if n > 0 {
+		return CaptureStats{Files: n, Unchanged: true}, nil
+	}
 	err = p.stage(dst, func(dir string) error {
 		out, err := openDir(unix.AT_FDCWD, filepath.Join(dir, filesDir))
 		if err != nil {
@@ -87,6 +92,25 @@ func (p *Pool) Capture(ctx context.Context, upper, dst, previous string) (Captur
 	}
 	return stats, err
 }
+
+// unchanged compares a tree with the index alone. It returns the number of
+// entries, or 0 if something differs or may differ.
+func (i index) unchanged(ctx context.Context, src *os.File) (int64, error) {
+	var n int64
+	err := walk(ctx, src, func(_ *os.File, _, path string, st *unix.Stat_t) error {
+		n++
+		if e, ok := i.entries[path]; !ok || !e.settled || !e.is(st) {
+			return errChanged
+		}
+		return nil
+	})
+	if errors.Is(err, errChanged) || err == nil && n != int64(len(i.entries)) {
+		return 0, nil
+	}
+	return n, err
+}
+
+var errChanged = errors.New("changed")
 
 var errUnchanged = errors.New("unchanged")
 
@@ -224,7 +248,7 @@ func (c *capture) same(src *os.File, name string, prev *os.File, prevName, path 
 	if !ok || prev == nil || e.ino != st.Ino || e.mode != st.Mode {
 		return false, nil
 	}
-	if e.settled && e.ctime == st.Ctim && e.size == st.Size {
+	if e.settled && e.is(st) {
 		return true, nil
 	}
 	pst, err := lstatAt(int(prev.Fd()), prevName)

@@ -30,6 +30,11 @@ func (i index) add(path string, st *unix.Stat_t, settled bool) {
 	i.entries[path] = indexEntry{st.Ino, st.Ctim, st.Size, st.Mode, settled}
 }
 
+// is says whether the index has the entry as st has it.
+func (e indexEntry) is(st *unix.Stat_t) bool {
+	return e.ino == st.Ino && e.ctime == st.Ctim && e.size == st.Size && e.mode == st.Mode
+}
+
 const indexHeader = "cairn-index 1 "
 
 func writeIndex(path string, i index) error {
