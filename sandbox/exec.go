@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 )
@@ -17,6 +18,8 @@ const (
 
 // liveProcess is a process that the daemon waits for.
 type liveProcess struct {
+	container Container
+
 	mu   sync.Mutex
 	proc Process
 	done chan struct{} // closed when proc is final
@@ -57,19 +60,11 @@ func (s *Service) Run(ctx context.Context, idOrName string, r ExecRequest, maxOu
 	}
 	proc = p.get()
 	res := ExecResult{Process: proc, Duration: s.o.Now().Sub(begin)}
-	sb, err := s.Sandbox(ctx, proc.SandboxID)
-	if err != nil {
-		return ExecResult{}, err
-	}
-	c, err := s.container(sb)
-	if err != nil {
-		return ExecResult{}, err
-	}
 	for _, out := range []struct {
 		stream Stream
 		to     *[]byte
 	}{{Stdout, &res.Stdout}, {Stderr, &res.Stderr}} {
-		o, err := c.Guest().Output(proc.ID, out.stream, 0, maxOutput)
+		o, err := p.container.Guest().Output(proc.ID, out.stream, 0, maxOutput)
 		if err != nil {
 			return ExecResult{}, err
 		}
@@ -78,13 +73,22 @@ func (s *Service) Run(ctx context.Context, idOrName string, r ExecRequest, maxOu
 			res.Process.Truncated = true
 		}
 	}
-	s.forget(c, proc.ID)
+	s.forget(p.container, proc.ID)
 	return res, nil
 }
 
-// forget removes the output of a process whose caller has it.
+// forget removes the output of a process whose caller has it: a little later, so
+// that it is not in the way of the caller's next command.
 func (s *Service) forget(c Container, id string) {
+	const later = 200 * time.Millisecond
 	s.goDo(func(ctx context.Context) {
+		select {
+		case <-time.After(later):
+		case <-ctx.Done(): // the output goes with the sandbox
+			return
+		case <-c.Done():
+			return
+		}
 		if err := c.Guest().Forget(ctx, id); err != nil && ctx.Err() == nil {
 			s.log.Debug("cannot remove the output of a process", "process", id, "err", err)
 		}
@@ -116,9 +120,12 @@ func (s *Service) exec(ctx context.Context, idOrName string, r ExecRequest) (*li
 	if err := checkUser(r.User); err != nil {
 		return nil, err
 	}
-	id, err := s.resolve(ctx, idOrName)
-	if err != nil {
-		return nil, err
+	id := idOrName
+	if !strings.HasPrefix(id, "sbx_") {
+		var err error
+		if id, err = s.resolve(ctx, idOrName); err != nil {
+			return nil, err
+		}
 	}
 	unlock, err := s.share(ctx, id, "exec")
 	if err != nil {
@@ -186,7 +193,7 @@ func first(values ...string) string {
 }
 
 func (s *Service) startProcess(ctx context.Context, sb Sandbox, img Image, c Container, r ExecRequest, main bool) (*liveProcess, error) {
-	p := &liveProcess{done: make(chan struct{}), proc: Process{
+	p := &liveProcess{container: c, done: make(chan struct{}), proc: Process{
 		ID: s.o.NewID("exec"), SandboxID: sb.ID, Command: r.Command, Background: r.Background, Main: main,
 		Cwd: first(r.Cwd, sb.Config.Cwd, img.Cwd, "/"), User: first(r.User, sb.Config.User, img.User, "0"),
 		State: ProcessRunning, StartedAt: s.o.Now(),

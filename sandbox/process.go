@@ -168,7 +168,7 @@ func (s *Service) attendAgain(ctx context.Context, sb Sandbox, c Container) erro
 	}
 	for _, proc := range list {
 		if proc.State == ProcessRunning {
-			s.attend(sb.ID, c, &liveProcess{proc: proc, done: make(chan struct{})}, ExecRequest{})
+			s.attend(sb.ID, c, &liveProcess{container: c, proc: proc, done: make(chan struct{})}, ExecRequest{})
 		}
 	}
 	return nil
