@@ -89,9 +89,19 @@ func micros(us int64) time.Duration {
 // reports that the process has ended and this was all. Background processes that it left
 // behind may still write to the stream.
 func (c *Client) Output(id string, stream Stream, offset int64, limit int) (data []byte, eof bool, next int64, err error) {
-	buf := make([]byte, max(limit, 0))
-	n, eof, err := c.output("output", id, stream, offset, buf)
-	return buf[:n], eof, offset + int64(n), err
+	// Most outputs are small, and the limit is not: the buffer grows with what there is.
+	const first = 4 << 10
+	buf := make([]byte, min(max(limit, 0), first))
+	n := 0
+	for {
+		var m int
+		m, eof, err = c.output("output", id, stream, offset+int64(n), buf[n:])
+		n += m
+		if err != nil || n < len(buf) || len(buf) >= limit {
+			return buf[:n], eof, offset + int64(n), err
+		}
+		buf = append(buf, make([]byte, min(len(buf), limit-len(buf)))...)
+	}
 }
 
 func (c *Client) output(op, id string, stream Stream, offset int64, buf []byte) (n int, eof bool, err error) {
