@@ -1,0 +1,103 @@
+package main
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// play is a process with something open. Each line on stdin makes it write once
+// more through what it has; it prints what came of that.
+func play(role string, args []string) error {
+	if len(args) != 1 {
+		return errors.New("one path")
+	}
+	step, err := prepare(role, args[0])
+	if err != nil {
+		return err
+	}
+	fmt.Println("ready")
+	in := bufio.NewScanner(os.Stdin)
+	for in.Scan() {
+		if err := step(in.Text()); err != nil {
+			fmt.Println(errName(err))
+			continue
+		}
+		fmt.Println("ok")
+	}
+	if in.Err() == nil {
+		select {} // stdin is closed, the process stays
+	}
+	return in.Err()
+}
+
+func prepare(role, p string) (step func(text string) error, err error) {
+	switch role {
+	case "writer": // keeps a file open for writing
+		f, err := os.OpenFile(p, os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o644)
+		return func(text string) error { _, err := f.WriteString(text); return err }, err
+	case "mmap": // has it mapped shared and writable, and closed
+		return mapped(p)
+	case "reopen": // has it open for reading only, and opens that again for writing
+		f, err := os.Open(p)
+		return func(text string) error {
+			w, err := os.OpenFile("/proc/self/fd/"+strconv.Itoa(int(f.Fd())), os.O_WRONLY|os.O_APPEND, 0)
+			if err != nil {
+				return err
+			}
+			_, err = w.WriteString(text)
+			return errors.Join(err, w.Close())
+		}, err
+	case "dirfd": // has the directory of it open, and makes files there
+		fd, err := unix.Open(filepath.Dir(p), unix.O_DIRECTORY|unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		return func(text string) error {
+			w, err := unix.Openat(fd, filepath.Base(p), unix.O_CREAT|unix.O_WRONLY|unix.O_APPEND, 0o644)
+			if err != nil {
+				return err
+			}
+			_, err = unix.Write(w, []byte(text))
+			return errors.Join(err, unix.Close(w))
+		}, err
+	case "cwd": // stands in the directory of it
+		err := os.Chdir(filepath.Dir(p))
+		return func(text string) error {
+			f, err := os.OpenFile(filepath.Base(p), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+			if err != nil {
+				return err
+			}
+			_, err = f.WriteString(text)
+			return errors.Join(err, f.Close())
+		}, err
+	case "idle": // has nothing open there
+		return func(text string) error {
+			f, err := os.OpenFile(p, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+			if err != nil {
+				return err
+			}
+			_, err = f.WriteString(text)
+			return errors.Join(err, f.Close())
+		}, nil
+	}
+	return nil, fmt.Errorf("unknown role %q", role)
+}
+
+func mapped(p string) (func(string) error, error) {
+	f, err := os.OpenFile(p, os.O_RDWR|os.O_CREATE, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	const size = 4096
+	if err := f.Truncate(size); err != nil {
+		return nil, err
+	}
+	b, err := unix.Mmap(int(f.Fd()), 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return nil, err
+	}
+	return func(text string) error { copy(b, text); return nil }, f.Close()
+}
