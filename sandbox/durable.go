@@ -153,15 +153,20 @@ func (s *Service) makeDurable(ctx context.Context, id string) error {
 			return nil
 		}
 		defer s.Pin(cp.Stack...)()
+		layers, err := s.recordedLayers(ctx, cp.Stack)
+		if err != nil {
+			return err
+		}
 		digests := make([]string, len(cp.Stack))
 		var own Layer
-		for i, id := range cp.Stack {
-			l, err := s.seal(ctx, id)
-			if err != nil {
-				return err
+		for i, l := range layers {
+			if l.Digest == "" {
+				if l, err = s.seal(ctx, cp.Stack[i]); err != nil {
+					return err
+				}
 			}
 			digests[i] = l.Digest
-			if id == cp.Layer {
+			if l.ID == cp.Layer {
 				own = l
 			}
 		}
@@ -201,6 +206,25 @@ func (s *Service) makeDurable(ctx context.Context, id string) error {
 	}
 }
 
+// recordedLayers gives what is recorded of each; of one that is not, only the id.
+func (s *Service) recordedLayers(ctx context.Context, ids []string) ([]Layer, error) {
+	layers := make([]Layer, len(ids))
+	err := s.o.Store.View(ctx, func(tx Tx) error {
+		for i, id := range ids {
+			l, err := tx.Layer(id)
+			if err != nil && CodeOf(err) != CodeNotFound {
+				return err
+			}
+			if err != nil {
+				l = Layer{ID: id, CreatedAt: s.o.Now()}
+			}
+			layers[i] = l
+		}
+		return nil
+	})
+	return layers, err
+}
+
 // seal gives the layer its manifest and digest, once.
 func (s *Service) seal(ctx context.Context, id string) (Layer, error) {
 	unlock, err := s.durable.layers.lock(ctx, id, "seal", true)
@@ -208,12 +232,13 @@ func (s *Service) seal(ctx context.Context, id string) (Layer, error) {
 		return Layer{}, err
 	}
 	defer unlock()
-	var l Layer
-	err = s.o.Store.View(ctx, func(tx Tx) (err error) { l, err = tx.Layer(id); return err })
-	if CodeOf(err) == CodeNotFound {
-		l = Layer{ID: id, CreatedAt: s.o.Now()}
-	} else if err != nil || l.Digest != "" {
-		return l, err
+	layers, err := s.recordedLayers(ctx, []string{id})
+	if err != nil {
+		return Layer{}, err
+	}
+	l := layers[0]
+	if l.Digest != "" {
+		return l, nil
 	}
 	if l.Digest, l.Bytes, l.Files, err = s.o.Layers.Seal(ctx, id); err != nil {
 		return Layer{}, err
@@ -284,13 +309,15 @@ func (s *Service) verify(ctx context.Context, cp Checkpoint) error {
 	if CheckpointDigest(cp.LayerDigests) != cp.Digest {
 		return Errorf(CodeCorrupt, "the recorded layer digests do not add up to the digest of checkpoint %s", cp.ID)
 	}
-	for _, id := range cp.Stack {
-		var l Layer
-		err := s.o.Store.View(ctx, func(tx Tx) (err error) { l, err = tx.Layer(id); return err })
-		if err != nil {
-			return err
+	layers, err := s.recordedLayers(ctx, cp.Stack)
+	if err != nil {
+		return err
+	}
+	for _, l := range layers {
+		if l.Digest == "" {
+			return Errorf(CodeCorrupt, "nothing is recorded of layer %s of checkpoint %s", l.ID, cp.ID)
 		}
-		if err := s.o.Layers.Verify(ctx, id, l.Digest); err != nil {
+		if err := s.o.Layers.Verify(ctx, l.ID, l.Digest); err != nil {
 			return fmt.Errorf("checkpoint %s: %w", cp.ID, err)
 		}
 	}
