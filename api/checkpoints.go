@@ -4,14 +4,11 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"net/http"
 
 	"cairn/api/types"
 	"cairn/sandbox"
-	"cairn/sandbox/files"
 )
 
 func (s *server) CreateCheckpoint(ctx context.Context, r CreateCheckpointRequestObject) (CreateCheckpointResponseObject, error) {
@@ -151,58 +148,13 @@ func (s *server) DiffSandbox(ctx context.Context, r DiffSandboxRequestObject) (D
 		if from == "" {
 			return nil, &sandbox.Error{Code: sandbox.CodeConflict, Field: "from", Message: "the sandbox has no checkpoint yet to compare with"}
 		}
-		text, binary, err := s.fileDiffNow(ctx, sb.ID, from, *p)
+		text, binary, err := s.Service.FileDiffNow(ctx, sb.ID, from, *p)
 		if err != nil {
 			return nil, err
 		}
 		return DiffSandbox200JSONResponse{From: from, To: sb.ID, Items: []types.Change{}, Path: p, Diff: &text, Binary: &binary}, nil
 	}
 	return diffOf(from, sb.ID, func(visit func(sandbox.Change) error) error { return s.Service.DiffNow(ctx, sb.ID, from, visit) }), nil
-}
-
-// maxDiffFile bounds each file that is compared as text, bytes.
-const maxDiffFile = 8 << 20
-
-// fileDiffNow compares a file of a checkpoint with the same in the sandbox. One
-// that does not exist is compared as an empty one, unless both do not.
-func (s *server) fileDiffNow(ctx context.Context, id, from, path string) (string, bool, error) {
-	old, missingOld, err := readWhole(ctx, path, func() (*files.Root, func(), error) { return s.Service.CheckpointFiles(ctx, from) })
-	if err != nil {
-		return "", false, err
-	}
-	now, missingNow, err := readWhole(ctx, path, func() (*files.Root, func(), error) { return s.Service.Files(ctx, id, false) })
-	if err != nil {
-		return "", false, err
-	}
-	if missingOld && missingNow {
-		return "", false, sandbox.Errorf(sandbox.CodeNotFound, "%s is neither in the checkpoint nor in the sandbox", path)
-	}
-	text, binary := files.UnifiedDiff("a"+path, "b"+path, old, now, 3)
-	return text, binary, nil
-}
-
-func readWhole(ctx context.Context, path string, open func() (*files.Root, func(), error)) (data []byte, missing bool, err error) {
-	root, release, err := open()
-	if err != nil {
-		return nil, false, err
-	}
-	defer release()
-	f, err := root.Open(ctx, path)
-	if errors.Is(err, files.ErrNotFound) {
-		return nil, true, nil
-	}
-	if err != nil {
-		return nil, false, err
-	}
-	defer f.Close()
-	if f.Size() > maxDiffFile {
-		return nil, false, sandbox.Errorf(sandbox.CodeTooLarge, "only files up to %d bytes are compared as text", maxDiffFile)
-	}
-	data, err = io.ReadAll(f)
-	if err != nil {
-		return nil, false, fmt.Errorf("read %s: %w", path, err)
-	}
-	return data, false, nil
 }
 
 // diffOf writes changes as they are found, so that memory does not grow with

@@ -137,7 +137,7 @@ func (s *server) record(r *http.Request, t *tracker, took time.Duration) {
 	s.metrics.observe(r.Method, pattern, t.status, took)
 	level := slog.LevelInfo
 	switch {
-	case t.status >= http.StatusInternalServerError && t.status != http.StatusServiceUnavailable:
+	case t.status == http.StatusInternalServerError:
 		level = slog.LevelError
 	case t.status < 400 && r.Method == http.MethodGet:
 		level = slog.LevelDebug

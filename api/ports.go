@@ -54,6 +54,7 @@ type Service interface {
 	// DiffNow compares with the sandbox as it is; from "" means its head.
 	DiffNow(ctx context.Context, id, from string, visit func(sandbox.Change) error) error
 	FileDiff(ctx context.Context, from, to, path string) (diff string, binary bool, err error)
+	FileDiffNow(ctx context.Context, id, from, path string) (diff string, binary bool, err error)
 	Restore(ctx context.Context, id string, r sandbox.RestoreRequest) (sandbox.RestoreResult, error)
 	Fork(ctx context.Context, checkpointID string, r sandbox.ForkRequest) ([]sandbox.ForkResult, error)
 	ForkSandbox(ctx context.Context, id string, r sandbox.ForkRequest) ([]sandbox.ForkResult, error)

@@ -29,6 +29,9 @@ const maxFieldErrors = 16
 // ulidPattern is what follows the prefix of an id.
 var ulidPattern = regexp.MustCompile(`^[0-9A-HJKMNP-TV-Za-hjkmnp-tv-z]{26}$`)
 
+// unsupportedProperty is how the validator names an unknown field.
+var unsupportedProperty = regexp.MustCompile(`^property "(.*)" is unsupported$`)
+
 // buffered is a body that is in memory already.
 type buffered struct {
 	bytes.Reader
@@ -192,8 +195,7 @@ func checkJSON(r *http.Request, op *operation, schema *openapi3.Schema, raw []by
 	return nil
 }
 
-// describe turns a validator's error into field errors that hold no value of the
-// request.
+// describe turns a validator's error into field errors.
 func describe(name string, declared *openapi3.Schema, err error) fieldErrors {
 	var all openapi3.MultiError
 	if errors.As(err, &all) {
@@ -214,8 +216,13 @@ func describe(name string, declared *openapi3.Schema, err error) fieldErrors {
 				f.Field = name + "." + f.Field
 			}
 		}
+		if m := unsupportedProperty.FindStringSubmatch(se.Reason); m != nil {
+			f.Field = strings.TrimPrefix(strings.TrimPrefix(f.Field, "body")+"."+m[1], ".")
+			f.Detail, schema = "there is no such field", nil
+		} else {
+			f.Detail, schema = clip(se.Reason), se.Schema
+		}
 		f.Field = clip(f.Field)
-		f.Detail, schema = clip(se.Reason), se.Schema
 	case errors.As(err, &pe):
 		f.Detail = "cannot be read as what is expected"
 	case errors.Is(err, openapi3filter.ErrInvalidRequired):
