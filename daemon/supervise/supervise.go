@@ -63,6 +63,10 @@ func Start(ctx context.Context, o Options) (*Containerd, error) {
 	if err != nil {
 		return nil, fmt.Errorf("prepare containerd: %w", err)
 	}
+	// Before anything asks: what answers from here on is the new one.
+	if _, err := stopLeftovers(ctx, config); err != nil {
+		return nil, fmt.Errorf("stop a containerd that was left: %w", err)
+	}
 	run, stop := context.WithCancelCause(context.WithoutCancel(ctx))
 	c := &Containerd{o: o, config: config, stop: stop, done: make(chan struct{})}
 	go c.run(run)
