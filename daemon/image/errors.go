@@ -25,6 +25,14 @@ func tooLarge(format string, args ...any) error {
 	return sandbox.Errorf(sandbox.CodeTooLarge, format, args...)
 }
 
+// away is the error for a containerd that does not answer.
+func away(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return cancelled(ctx)
+	}
+	return sandbox.Wrap(err, sandbox.CodeUnavailable, "containerd is away; try again")
+}
+
 // cancelled is why ctx ended, for a caller.
 func cancelled(ctx context.Context) error {
 	err := context.Cause(ctx)

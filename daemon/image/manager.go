@@ -10,6 +10,8 @@ import (
 	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/containerd/log"
+	"github.com/sirupsen/logrus"
 
 	"cairn/sandbox"
 )
@@ -145,20 +147,28 @@ type session struct {
 	release func()
 }
 
+// silent keeps the client's own log off the daemon's: what matters of it is in
+// the errors that it returns.
+func silent() *log.Entry {
+	l := logrus.New()
+	l.SetOutput(io.Discard)
+	return logrus.NewEntry(l)
+}
+
 // leaseTime is when containerd drops the blobs of a daemon that was killed.
 const leaseTime = 24 * time.Hour
 
 // begin takes a lease: what ctx then adds to the content store stays until release.
 func (m *Manager) begin(ctx context.Context) (context.Context, *session, error) {
-	ctx = namespaces.WithNamespace(ctx, m.o.Namespace)
+	ctx = log.WithLogger(namespaces.WithNamespace(ctx, m.o.Namespace), silent())
 	c, err := m.o.Containerd(ctx)
 	if err != nil {
-		return nil, nil, sandbox.Wrap(err, sandbox.CodeUnavailable, "containerd is away; try again")
+		return nil, nil, away(ctx, err)
 	}
 	manager := c.LeasesService()
 	l, err := manager.Create(ctx, leases.WithRandomID(), leases.WithExpiration(leaseTime))
 	if err != nil {
-		return nil, nil, sandbox.Wrap(err, sandbox.CodeUnavailable, "containerd is away; try again")
+		return nil, nil, away(ctx, err)
 	}
 	release := func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)

@@ -1,12 +1,17 @@
 package image
 
 import (
+	"bytes"
 	"context"
 	"io"
 	"strings"
 
 	"cairn/sandbox"
 )
+
+// tarBlock is the size of a tar's blocks. A whole one ends with a block of zeros
+// at least, and readers of tars take one that is cut off before it for whole.
+const tarBlock = 512
 
 // ImportRootFS makes an image of one layer from the tar of a root file system,
 // plain or compressed with gzip or zstd. The image's digest is that of the
@@ -32,13 +37,18 @@ func (m *Manager) importRootFS(ctx context.Context, plain io.Reader, name string
 	// has a name of its own.
 	id := "i" + strings.ToLower(strings.TrimPrefix(m.o.NewID("i"), "i_"))
 	defer m.o.Pin(id)()
-	in := &watchedReader{Reader: plain}
+	tail := &tailReader{r: plain}
+	in := &watchedReader{Reader: tail}
 	done, err := m.o.Pool.ApplyTar(ctx, id, in, Limits{Bytes: m.o.MaxBytes, Entries: m.o.MaxEntries})
 	if err != nil {
 		if in.err != nil {
 			err = in.err
 		}
 		return sandbox.Image{}, explain(ctx, err, what)
+	}
+	if tail.zeros < tarBlock {
+		m.remove(ctx, id)
+		return sandbox.Image{}, refused(nil, "%s lacks the end that a tar has: it was cut off", what)
 	}
 	// From here on imports of the same content go one by one.
 	unlock, err := m.locks.lock(ctx, "image "+done.DiffID)
@@ -102,4 +112,20 @@ func (m *Manager) sameRootFS(ctx context.Context, digest string) (same *sandbox.
 		return nil, func() {}, err
 	}
 	return again, unpin, nil
+}
+
+// tailReader counts the zeros that a stream ends with.
+type tailReader struct {
+	r     io.Reader
+	zeros int64
+}
+
+func (t *tailReader) Read(b []byte) (int, error) {
+	n, err := t.r.Read(b)
+	trailing := n - len(bytes.TrimRight(b[:n], "\x00"))
+	if trailing < n {
+		t.zeros = 0
+	}
+	t.zeros += int64(trailing)
+	return n, err
 }
