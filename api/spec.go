@@ -10,8 +10,6 @@ import (
 	"time"
 
 	"github.com/getkin/kin-openapi/openapi3"
-	"github.com/getkin/kin-openapi/openapi3filter"
-	"github.com/getkin/kin-openapi/routers"
 )
 
 // Spec is the contract, openapi.yaml.
@@ -51,13 +49,11 @@ type operation struct {
 	path    string // with {parameters}; chi's patterns are the same
 	class   class
 	maxBody int64 // 0: the configuration's bound
-	route   *routers.Route
 	params  []*openapi3.Parameter
 	query   map[string]bool // declared query parameters
 	body    map[string]*openapi3.Schema
 	// bodyRequired says that an empty body is an error.
 	bodyRequired bool
-	options      *openapi3filter.Options
 }
 
 // loadSpec reads the contract into operations by "METHOD /path".
@@ -69,7 +65,7 @@ func loadSpec(data []byte) (map[string]*operation, error) {
 	ops := make(map[string]*operation)
 	for path, item := range doc.Paths.Map() {
 		for method, o := range item.Operations() {
-			op, err := newOperation(doc, path, item, method, o)
+			op, err := newOperation(path, item, method, o)
 			if err != nil {
 				return nil, fmt.Errorf("API contract, %s %s: %w", method, path, err)
 			}
@@ -79,13 +75,11 @@ func loadSpec(data []byte) (map[string]*operation, error) {
 	return ops, nil
 }
 
-func newOperation(doc *openapi3.T, path string, item *openapi3.PathItem, method string, o *openapi3.Operation) (*operation, error) {
+func newOperation(path string, item *openapi3.PathItem, method string, o *openapi3.Operation) (*operation, error) {
 	op := &operation{
 		id: o.OperationID, method: method, path: path, maxBody: defaultMaxBody,
-		route:   &routers.Route{Spec: doc, Path: path, PathItem: item, Method: method, Operation: o},
-		query:   make(map[string]bool),
-		body:    make(map[string]*openapi3.Schema),
-		options: &openapi3filter.Options{MultiError: true},
+		query: make(map[string]bool),
+		body:  make(map[string]*openapi3.Schema),
 	}
 	var c string
 	if err := extension(o, "x-class", &c); err != nil {

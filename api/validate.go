@@ -9,11 +9,11 @@ import (
 	"net/http"
 	"net/url"
 	"regexp"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/getkin/kin-openapi/openapi3"
-	"github.com/getkin/kin-openapi/openapi3filter"
 	"github.com/go-chi/chi/v5"
 
 	"cairn/api/types"
@@ -71,29 +71,31 @@ func (op *operation) checkParameters(r *http.Request) error {
 			found = append(found, types.FieldError{Field: name, Detail: "given more than once"})
 		}
 	}
-	input := &openapi3filter.RequestValidationInput{Request: r, QueryParams: query, Route: op.route, Options: op.options}
-	if params := chi.RouteContext(r.Context()).URLParams; len(params.Keys) > 0 {
-		input.PathParams = make(map[string]string, len(params.Keys))
-		for i, k := range params.Keys {
-			v := params.Values[i]
-			if r.URL.RawPath != "" {
-				if v, err = url.PathUnescape(v); err != nil {
-					return sandbox.Invalid(k, "it is not escaped as a URL should be")
-				}
+	pathParams := make(map[string]string)
+	params := chi.RouteContext(r.Context()).URLParams
+	for i, k := range params.Keys {
+		v := params.Values[i]
+		if r.URL.RawPath != "" {
+			if v, err = url.PathUnescape(v); err != nil {
+				return sandbox.Invalid(k, "it is not escaped as a URL should be")
 			}
-			input.PathParams[k] = v
-			if id, ok := strings.CutPrefix(v, "sbx_"); ok && k == "sandbox_id" && !ulidPattern.MatchString(id) {
-				return sandbox.Invalid(k, "sbx_ must be followed by a ULID")
-			}
+		}
+		pathParams[k] = v
+		if id, ok := strings.CutPrefix(v, "sbx_"); ok && k == "sandbox_id" && !ulidPattern.MatchString(id) {
+			return sandbox.Invalid(k, "sbx_ must be followed by a ULID")
 		}
 	}
 	for _, p := range op.params {
-		if p.In != openapi3.ParameterInPath && !p.Required && !present(r, query, p) {
-			continue // the common case, decided without the validator
+		var values []string
+		switch p.In {
+		case openapi3.ParameterInPath:
+			values = []string{pathParams[p.Name]}
+		case openapi3.ParameterInHeader:
+			values = r.Header.Values(p.Name)
+		default:
+			values = query[p.Name]
 		}
-		if err := openapi3filter.ValidateParameter(r.Context(), input, p); err != nil {
-			found = append(found, describe(p.Name, p.Schema.Value, err)...)
-		}
+		found = append(found, checkParameter(p, values)...)
 	}
 	if len(found) == 0 {
 		return nil
@@ -101,11 +103,42 @@ func (op *operation) checkParameters(r *http.Request) error {
 	return bounded(found)
 }
 
-func present(r *http.Request, query url.Values, p *openapi3.Parameter) bool {
-	if p.In == openapi3.ParameterInHeader {
-		return len(r.Header.Values(p.Name)) > 0
+// checkParameter validates the values of one parameter. The validator's own way
+// compiles a schema for each call, which would cost more than running a command.
+func checkParameter(p *openapi3.Parameter, values []string) fieldErrors {
+	schema := p.Schema.Value
+	if len(values) == 0 {
+		if p.Required {
+			return fieldErrors{{Field: p.Name, Detail: "it is needed", Expected: optional(expected(schema))}}
+		}
+		return nil
 	}
-	return query.Has(p.Name)
+	var v any = values[0]
+	var err error
+	switch {
+	case schema.Type.Is(openapi3.TypeInteger):
+		var n int64
+		n, err = strconv.ParseInt(values[0], 10, 64)
+		v = float64(n)
+	case schema.Type.Is(openapi3.TypeBoolean):
+		v = values[0] == "true"
+		if values[0] != "true" && values[0] != "false" {
+			err = strconv.ErrSyntax
+		}
+	case schema.Type.Is(openapi3.TypeArray):
+		list := make([]any, len(values))
+		for i, s := range values {
+			list[i] = s
+		}
+		v = list
+	}
+	if err != nil {
+		return fieldErrors{{Field: p.Name, Detail: "cannot be read as what is expected", Expected: optional(expected(schema))}}
+	}
+	if err := schema.VisitJSON(v, openapi3.MultiErrors()); err != nil {
+		return describe(p.Name, schema, err)
+	}
+	return nil
 }
 
 func (s *server) checkBody(w http.ResponseWriter, r *http.Request, op *operation) error {
@@ -208,9 +241,7 @@ func describe(name string, declared *openapi3.Schema, err error) fieldErrors {
 	f := types.FieldError{Field: name, Detail: "wrong value"}
 	schema := declared
 	var se *openapi3.SchemaError
-	var pe *openapi3filter.ParseError
-	switch {
-	case errors.As(err, &se):
+	if errors.As(err, &se) {
 		if at := se.JSONPointer(); len(at) > 0 {
 			if f.Field = strings.Join(at, "."); name != "body" {
 				f.Field = name + "." + f.Field
@@ -223,12 +254,6 @@ func describe(name string, declared *openapi3.Schema, err error) fieldErrors {
 			f.Detail, schema = clip(se.Reason), se.Schema
 		}
 		f.Field = clip(f.Field)
-	case errors.As(err, &pe):
-		f.Detail = "cannot be read as what is expected"
-	case errors.Is(err, openapi3filter.ErrInvalidRequired):
-		f.Detail = "it is needed"
-	case errors.Is(err, openapi3filter.ErrInvalidEmptyValue):
-		f.Detail = "it must not be empty"
 	}
 	if schema != nil {
 		f.Expected = optional(expected(schema))
