@@ -1,0 +1,233 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"cairn/scripts/bench/baseline"
+)
+
+// fileCase names the case of n files in the sandbox.
+func fileCase(n int) string { return fmt.Sprintf("%d files", n) }
+
+// benchFiles measures every operation with a growing number of files in the sandbox.
+func benchFiles(ctx context.Context, e *env) error {
+	sizes := []int{100, 10_000, 100_000}
+	if e.o.quick {
+		sizes = []int{100, 10_000}
+	}
+	for _, n := range sizes {
+		e.say("%d files", n)
+		tar := filepath.Join(e.dir, "files.tar")
+		if err := filesTar(tar, n); err != nil {
+			return err
+		}
+		mine, err := e.fileOps(ctx, n, tar)
+		if err != nil {
+			return err
+		}
+		theirs, err := e.fileBaseline(ctx, n, tar)
+		if err != nil {
+			return fmt.Errorf("containerd: %w", err)
+		}
+		e.report.addOps(fileCase(n), mine, theirs)
+	}
+	return nil
+}
+
+// ops are measurements of the operations; those that a run leaves out are empty.
+type ops struct {
+	create, exec                    series
+	checkpoint, freeze, checkpoint1 series
+	skipped                         series
+	restore, fork                   series
+}
+
+// addOps records them, with containerd's own beside.
+func (r *report) addOps(kase string, mine, theirs ops) {
+	r.add("create, warm", kase, mine.create, theirs.create)
+	r.add("exec true", kase, mine.exec, theirs.exec)
+	r.add("checkpoint of new files", kase, mine.checkpoint1, theirs.checkpoint1)
+	r.add("checkpoint", kase, mine.checkpoint, theirs.checkpoint)
+	r.add("checkpoint freeze", kase, mine.freeze, nil)
+	r.add("checkpoint, nothing new", kase, mine.skipped, nil)
+	r.add("restore", kase, mine.restore, theirs.restore)
+	r.add("fork, warm", kase, mine.fork, theirs.fork)
+}
+
+// fileOps measures Cairn.
+func (e *env) fileOps(ctx context.Context, n int, tar string) (o ops, err error) {
+	var all []string
+	defer func() { err = errors.Join(err, e.clear(context.WithoutCancel(ctx), all)) }()
+	for range e.pick(3, 4) {
+		if err := e.settled(ctx); err != nil {
+			return o, err
+		}
+		var id string
+		err := o.create.time(func() error {
+			s, err := e.create(ctx)
+			id = s.Id
+			return err
+		})
+		if err != nil {
+			return o, err
+		}
+		all = append(all, id)
+		if n > 20_000 && len(all) > 1 {
+			continue // one tree of that size is enough
+		}
+		if err := e.unpack(ctx, id, workDir, tar); err != nil {
+			return o, err
+		}
+		// Every one of the files is new to this checkpoint.
+		if err := o.checkpoint1.time(func() error { _, err := e.checkpoint(ctx, id); return err }); err != nil {
+			return o, err
+		}
+	}
+	if err := e.settled(ctx); err != nil {
+		return o, err
+	}
+	rounds := e.pick(20, 60)
+	return o, e.rounds(ctx, &o, all[0], rounds, e.pick(6, 24))
+}
+
+// rounds measures, again and again: exec, a change and a checkpoint of it, the same
+// with nothing changed, restore to where it was, and then forks.
+func (e *env) rounds(ctx context.Context, o *ops, id string, n, forks int) error {
+	if err := e.write(ctx, id, workDir+"/change", "-"); err != nil {
+		return err
+	}
+	home, err := e.checkpoint(ctx, id)
+	if err != nil {
+		return err
+	}
+	for i := range n {
+		if err := o.exec.time(func() error { return e.exec(ctx, id, "true") }); err != nil {
+			return err
+		}
+		if err := e.write(ctx, id, workDir+"/change", fmt.Sprint(i)); err != nil {
+			return err
+		}
+		err := o.checkpoint.time(func() error {
+			c, err := e.checkpoint(ctx, id)
+			if err == nil && (c.Skipped || c.Method != "switch") {
+				err = fmt.Errorf("checkpoint %s: skipped %t, method %q; it was to be switched", c.Id, c.Skipped, c.Method)
+			}
+			o.freeze.add(c.Timings.FreezeMs)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		if err := o.skipped.time(func() error { _, err := e.checkpoint(ctx, id); return err }); err != nil {
+			return err
+		}
+		if err := o.restore.time(func() error { _, err := e.restore(ctx, id, home.Id); return err }); err != nil {
+			return err
+		}
+	}
+	return e.forks(ctx, &o.fork, home.Id, n, forks)
+}
+
+// forks measures single forks, as many in a row as the pool has containers.
+func (e *env) forks(ctx context.Context, s *series, checkpoint string, n, row int) (err error) {
+	var made []string
+	defer func() { err = errors.Join(err, e.clear(context.WithoutCancel(ctx), made)) }()
+	row = min(row, e.warm-2)
+	for len(*s) < n/2 {
+		if err := e.settled(ctx); err != nil {
+			return err
+		}
+		for range row {
+			err := s.time(func() error {
+				r, err := e.fork(ctx, checkpoint, 1)
+				for _, f := range r {
+					if f.Sandbox != nil {
+						made = append(made, f.Sandbox.Id)
+					}
+				}
+				return err
+			})
+			if err != nil {
+				return err
+			}
+		}
+		if err := e.clear(ctx, made); err != nil {
+			return err
+		}
+		made = nil
+	}
+	return nil
+}
+
+// fileBaseline measures containerd.
+func (e *env) fileBaseline(ctx context.Context, n int, tar string) (o ops, err error) {
+	rounds := e.pick(4, 10)
+	var k *baseline.Container
+	for range rounds {
+		if k != nil {
+			if err := k.Delete(ctx); err != nil {
+				return o, err
+			}
+		}
+		if err := o.create.time(func() error { k, err = e.base.Create(ctx, e.snapshot); return err }); err != nil {
+			return o, err
+		}
+	}
+	work := k.Root() + workDir
+	if err := os.Mkdir(work, 0o755); err != nil {
+		return o, err
+	}
+	if err := baseline.Untar(ctx, tar, work); err != nil {
+		return o, err
+	}
+	snapshot := ""
+	keep := func() error {
+		if err := k.End(ctx); err != nil {
+			return err
+		}
+		if snapshot, err = k.Commit(ctx); err != nil {
+			return err
+		}
+		k, err = e.base.Create(ctx, snapshot)
+		return err
+	}
+	if err := o.checkpoint1.time(keep); err != nil {
+		return o, err
+	}
+	for i := range rounds * 2 {
+		if err := o.exec.time(func() error { return k.Run(ctx, "true") }); err != nil {
+			return o, err
+		}
+		if i%2 != 0 {
+			continue
+		}
+		if err := os.WriteFile(k.Root()+workDir+"/change", fmt.Append(nil, i), 0o644); err != nil {
+			return o, err
+		}
+		if err := o.checkpoint.time(keep); err != nil {
+			return o, err
+		}
+		err := o.restore.time(func() error {
+			if err := k.Delete(ctx); err != nil {
+				return err
+			}
+			k, err = e.base.Create(ctx, snapshot)
+			return err
+		})
+		if err != nil {
+			return o, err
+		}
+		var child *baseline.Container
+		if err := o.fork.time(func() error { child, err = e.base.Create(ctx, snapshot); return err }); err != nil {
+			return o, err
+		}
+		if err := child.Delete(ctx); err != nil {
+			return o, err
+		}
+	}
+	return o, k.Delete(ctx)
+}
