@@ -18,8 +18,8 @@ import (
 // applicationID marks a database as Cairn's ("crn1").
 const applicationID = 0x63726e31
 
-// pages is the size of a connection's page cache, in KiB.
-const pages = 8192
+// cacheKiB is the size of a connection's page cache.
+const cacheKiB = 8192
 
 //go:embed migrations/*.sql
 var migrations embed.FS
@@ -111,7 +111,7 @@ func dsn(path string, more ...string) string {
 		"synchronous(NORMAL)",
 		"foreign_keys(1)",
 		"wal_autocheckpoint(0)", // done by the backfiller, off the path of commits
-		fmt.Sprintf("cache_size(-%d)", pages),
+		fmt.Sprintf("cache_size(-%d)", cacheKiB),
 		"temp_store(MEMORY)",
 		"trusted_schema(0)",
 		"cell_size_check(1)",
