@@ -17,6 +17,9 @@
 //     between, its successor finishes the job.
 //   - Only the parent waits, so a pid that is in the stem's table and not adopted is not
 //     reused.
+//   - The stem holds the master of each terminal and nothing else of it. It writes a status
+//     record only after the terminal's last output, and hangs up when the process it was
+//     opened for has ended. A terminal does not outlive its stem.
 //   - Everything but these two roles may be hostile: a named pipe or a link in the place of
 //     a file must not stall them. They have no more rights than the agent's root user has,
 //     so losing them harms this sandbox only.

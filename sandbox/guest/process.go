@@ -33,19 +33,22 @@ func (s *stem) start(m *wire.Start) (wire.Started, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.mayStart(m.ID); err != nil {
-		closeInput(std.input)
+		std.abandon()
 		return wire.Started{}, err
 	}
 	started := time.Now().UnixMicro()
 	pid, err := p.spawn(std)
 	if err != nil {
-		closeInput(std.input)
+		std.abandon()
 		return wire.Started{}, err
 	}
-	proc := &process{id: m.ID, pid: pid, startedUS: started, input: std.input}
+	proc := &process{id: m.ID, pid: pid, startedUS: started, input: std.input, terminal: std.terminal}
 	s.procs[m.ID], s.byPID[pid] = proc, proc
 	if s.oomAdj {
 		resetOOMAdj(pid)
+	}
+	if proc.terminal != nil {
+		go proc.terminal.copyOutput()
 	}
 	// Not reaped as long as the lock is held, so there is a stat file to read.
 	st, err := readStat(pid)
@@ -71,12 +74,6 @@ func (s *stem) mayStart(id string) error {
 	return nil
 }
 
-func closeInput(f *os.File) {
-	if f != nil {
-		f.Close()
-	}
-}
-
 // reap records and reaps every child that has ended, started here or inherited. Each is
 // recorded, forgotten and reaped under one hold of the lock: whoever has seen the record
 // finds the process ended.
@@ -93,12 +90,15 @@ func (s *stem) reapOne() bool {
 		return false
 	}
 	if p := s.byPID[e.pid]; p != nil {
+		if p.terminal != nil {
+			p.terminal.drain() // whoever sees the record has seen all output
+		}
 		if err := s.records.writeStatus(p.id, e.status(p.startedUS)); err != nil {
 			logf("status of ", p.id, ": ", err.Error())
 		}
 		delete(s.byPID, p.pid)
 		delete(s.procs, p.id)
-		closeInput(p.input)
+		p.hangUp()
 	}
 	e.reap()
 	return true
@@ -131,6 +131,10 @@ func (s *stem) signal(m wire.Signal) error {
 	target := p.pid
 	if m.Group {
 		target = -p.pid
+		// A shell's present job is a group of its own.
+		if job := p.job(); job != 0 {
+			_ = unix.Kill(-job, unix.Signal(m.Signal))
+		}
 	}
 	err = unix.Kill(target, unix.Signal(m.Signal))
 	if err == unix.ESRCH {
@@ -158,6 +162,12 @@ func (s *stem) writeInput(m wire.Input) (int, error) {
 		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 			return 0, inputFailure(m.ID, err)
 		}
+	}
+	if m.Close && n == len(m.Data) && p.terminal != nil {
+		if _, err := p.input.Write(p.terminal.endOfFile()); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+			return 0, inputFailure(m.ID, err)
+		}
+		return n, nil
 	}
 	if m.Close && n == len(m.Data) {
 		if err := p.input.Close(); err != nil {

@@ -10,6 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// defaultTerm is what TERM says when the request does not.
+const defaultTerm = "xterm"
+
 // plan is a start request made ready to execute.
 type plan struct {
 	file  string
@@ -18,18 +21,19 @@ type plan struct {
 	cwd   string
 	who   identity
 	stdin wire.Stdin
+	tty   *wire.Size // nil: no terminal
 }
 
 // newPlan resolves the user, the working directory and the command inside the present root.
 func newPlan(m *wire.Start) (*plan, error) {
-	if m.TTY != nil {
-		return nil, failure{wire.CodeUnsupported, "terminals are not supported"}
+	if m.TTY != nil && m.Stdin != wire.StdinNone {
+		return nil, failure{wire.CodeBadRequest, "a terminal is the input"}
 	}
 	who, err := resolveUser(m.User, readUserFiles)
 	if err != nil {
 		return nil, err
 	}
-	p := &plan{argv: m.Argv, env: m.Env, cwd: m.Cwd, who: who, stdin: m.Stdin}
+	p := &plan{argv: m.Argv, env: m.Env, cwd: m.Cwd, who: who, stdin: m.Stdin, tty: m.TTY}
 	if p.cwd == "" {
 		p.cwd = "/"
 	}
@@ -43,6 +47,9 @@ func newPlan(m *wire.Start) (*plan, error) {
 	}
 	if _, ok := getenv(p.env, "HOME"); !ok {
 		p.env = append(p.env, "HOME="+who.home)
+	}
+	if _, ok := getenv(p.env, "TERM"); !ok && p.tty != nil {
+		p.env = append(p.env, "TERM="+defaultTerm)
 	}
 	err = asUser(who, func() error {
 		if err := checkCwd(p.cwd); err != nil {
@@ -59,12 +66,14 @@ func newPlan(m *wire.Start) (*plan, error) {
 
 // streams are a new process's descriptors 0, 1 and 2.
 type streams struct {
-	fds   [3]int
-	input *os.File // the pipe's other end, nil without a pipe
+	fds      [3]int
+	input    *os.File  // what input is written to: the pipe's other end or the terminal; nil for none
+	terminal *terminal // nil for none
 }
 
 // openStreams opens the standard descriptors of a process. Output files are the host's to
-// read and the process's to write, so that a program may open /dev/stdout again.
+// read and the process's to write, so that a program may open /dev/stdout again. With a
+// terminal, all three are its other side, the stem writes to stdout, and stderr stays empty.
 func (p *plan) openStreams(r records, id string) (*streams, error) {
 	s := &streams{fds: [3]int{-1, -1, -1}}
 	err := func() error {
@@ -79,19 +88,33 @@ func (p *plan) openStreams(r records, id string) (*streams, error) {
 				return err
 			}
 		}
+		if p.tty != nil {
+			return s.openTerminal(*p.tty, p.who)
+		}
 		return s.openInput(r, id, p.stdin)
 	}()
 	if err != nil {
 		s.close()
-		if s.input != nil {
-			s.input.Close()
-		}
+		s.abandon()
 		if err == unix.EEXIST {
 			return nil, failure{wire.CodeExists, id + " has been started before"}
 		}
 		return nil, err
 	}
 	return s, nil
+}
+
+// openTerminal replaces the files, which the terminal's output goes to, by the terminal.
+func (s *streams) openTerminal(size wire.Size, who identity) error {
+	t, slave, err := openTerminal(size, who)
+	if err != nil {
+		return err
+	}
+	t.out = s.fds[1]
+	unix.Close(s.fds[2])
+	s.fds = [3]int{slave, slave, slave}
+	s.terminal, s.input = t, t.master
+	return nil
 }
 
 func (s *streams) openInput(r records, id string, mode wire.Stdin) (err error) {
@@ -127,10 +150,19 @@ func (s *streams) openInput(r records, id string, mode wire.Stdin) (err error) {
 
 // close closes the process's ends.
 func (s *streams) close() {
-	for _, fd := range s.fds {
-		if fd >= 0 {
+	for i, fd := range s.fds {
+		if fd >= 0 && (i == 0 || fd != s.fds[0]) {
 			unix.Close(fd)
 		}
+	}
+}
+
+// abandon closes the stem's ends.
+func (s *streams) abandon() {
+	if s.terminal != nil {
+		s.terminal.close()
+	} else if s.input != nil {
+		s.input.Close()
 	}
 }
 
@@ -142,6 +174,7 @@ func (p *plan) spawn(s *streams) (int, error) {
 		Files: []uintptr{uintptr(s.fds[0]), uintptr(s.fds[1]), uintptr(s.fds[2])},
 		Sys: &syscall.SysProcAttr{
 			Setsid:     true,
+			Setctty:    p.tty != nil, // it is descriptor 0
 			Credential: &syscall.Credential{Uid: p.who.uid, Gid: p.who.gid, Groups: p.who.groups},
 		},
 	}

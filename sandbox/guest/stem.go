@@ -37,8 +37,9 @@ type process struct {
 	pid       int
 	ticks     int64
 	startedUS int64
-	adopted   bool // a child of PID 1, started by an earlier stem
-	input     *os.File
+	adopted   bool      // a child of PID 1, started by an earlier stem
+	input     *os.File  // nil: it has none, or not any more
+	terminal  *terminal // nil: it has none; input is its master
 }
 
 func runStem(dir string) int {
@@ -221,7 +222,11 @@ func (s *stem) handle(kind wire.Kind, payload []byte) ([]byte, error) {
 		}
 		return wire.AppendCount(nil, n), nil
 	case wire.KindResize:
-		return nil, failure{wire.CodeUnsupported, "terminals are not supported"}
+		m, err := wire.ParseResize(payload)
+		if err != nil {
+			return nil, err
+		}
+		return nil, s.resize(m)
 	}
 	return nil, failure{wire.CodeBadRequest, "unknown request"}
 }

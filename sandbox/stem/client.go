@@ -221,8 +221,9 @@ type Request struct {
 	// Pipe gives the process a pipe to read from, fed by WriteStdin. Without Stdin and Pipe it
 	// reads /dev/null.
 	Pipe bool
-	// TTY asks for a terminal, which the stem does not offer yet: Unsupported.
-	TTY *wire.Size
+	// TTY, if not nil, gives the process a terminal of that size: its input, fed by WriteStdin,
+	// and its output, all of it in Stdout. It excludes Stdin and Pipe.
+	TTY *Size
 }
 
 // Started is a process that runs, or has run.
@@ -240,6 +241,8 @@ func (c *Client) Start(ctx context.Context, r Request) (Started, error) {
 	}
 	m := wire.Start{ID: r.ID, Argv: r.Argv, Env: r.Env, Cwd: r.Cwd, User: r.User, TTY: r.TTY}
 	switch {
+	case r.TTY != nil && (r.Stdin != nil || r.Pipe):
+		return Started{}, &Error{Code: BadRequest, Op: op, Err: errors.New("a terminal is the input")}
 	case r.Stdin != nil && r.Pipe:
 		return Started{}, &Error{Code: BadRequest, Op: op, Err: errors.New("input both from a file and from a pipe")}
 	case r.Stdin != nil:
@@ -271,8 +274,8 @@ func (c *Client) Start(ctx context.Context, r Request) (Started, error) {
 	return Started{PID: s.PID, StartedAt: time.UnixMicro(s.StartedUS)}, nil
 }
 
-// Signal sends a signal to a process or, with group, to its process group. NotRunning: it
-// has ended.
+// Signal sends a signal to a process or, with group, to its process group and to the one in
+// the foreground of its terminal. NotRunning: it has ended.
 func (c *Client) Signal(ctx context.Context, id string, sig syscall.Signal, group bool) error {
 	const op = "signal"
 	if err := checkID(op, id); err != nil {
@@ -285,8 +288,9 @@ func (c *Client) Signal(ctx context.Context, id string, sig syscall.Signal, grou
 	return err
 }
 
-// WriteStdin writes data into the pipe of a process started with Pipe, waiting while the
-// pipe is full, and returns how much was taken. NotRunning: nobody reads any more.
+// WriteStdin writes data into the pipe of a process started with Pipe, or types it at its
+// terminal, waiting while there is no room, and returns how much was taken. NotRunning:
+// nobody reads any more.
 func (c *Client) WriteStdin(ctx context.Context, id string, data []byte) (int, error) {
 	written := 0
 	for written < len(data) {
@@ -303,7 +307,8 @@ func (c *Client) WriteStdin(ctx context.Context, id string, data []byte) (int, e
 	return written, nil
 }
 
-// CloseStdin ends the input of a process started with Pipe.
+// CloseStdin ends the input of a process started with Pipe; at a terminal it types the
+// character that means the end of a file, as the terminal is set, and more may follow.
 func (c *Client) CloseStdin(ctx context.Context, id string) error {
 	_, err := c.input(ctx, wire.Input{ID: id, Close: true})
 	return err

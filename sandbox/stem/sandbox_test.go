@@ -23,6 +23,8 @@ import (
 const (
 	rangeBase   = 100000
 	launcherEnv = "STEM_TEST_LAUNCH"
+	// testPatience is how long a test waits for what should come at once.
+	testPatience = 20 * time.Second
 )
 
 // program is the directory that holds the built cairn-init.
@@ -92,6 +94,10 @@ func launch(dir string) error {
 		if err := unix.Mount(b[0], root+b[1], "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
 			return fmt.Errorf("bind %s: %w", b[1], err)
 		}
+	}
+	// Terminals of its own, beside whatever else the host's /dev has.
+	if err := unix.Mount("devpts", root+"/dev/pts", "devpts", 0, "newinstance,ptmxmode=0666,mode=0620"); err != nil {
+		return fmt.Errorf("devpts: %w", err)
 	}
 	if err := unix.Mount("proc", root+"/proc", "proc", 0, ""); err != nil {
 		return fmt.Errorf("proc: %w", err)

@@ -160,6 +160,24 @@ func ParseInput(p []byte) (Input, error) {
 	return m, checkID(&r, m.ID)
 }
 
+// Resize changes the size of a process's terminal.
+type Resize struct {
+	ID   string
+	Size Size
+}
+
+// Append adds the message's payload to buf.
+func (m Resize) Append(buf []byte) []byte {
+	return AppendUint(AppendUint(AppendString(buf, m.ID), uint64(m.Size.Rows)), uint64(m.Size.Cols))
+}
+
+// ParseResize reads a Resize.
+func ParseResize(p []byte) (Resize, error) {
+	r := reader{buf: p}
+	m := Resize{ID: r.string(), Size: Size{Rows: uint16(r.upTo(1<<16 - 1)), Cols: uint16(r.upTo(1<<16 - 1))}}
+	return m, checkID(&r, m.ID)
+}
+
 // AppendID is the payload of a request that names a process and no more.
 func AppendID(buf []byte, id string) []byte { return AppendString(buf, id) }
 

@@ -80,6 +80,7 @@ func FuzzFrame(f *testing.F) {
 		wire.KindStart:  start.Append(nil),
 		wire.KindSignal: wire.Signal{ID: "a", Signal: 9, Group: true}.Append(nil),
 		wire.KindStdin:  wire.Input{ID: "a", Data: []byte("x"), Close: true}.Append(nil),
+		wire.KindResize: wire.Resize{ID: "a", Size: wire.Size{Rows: 24, Cols: 80}}.Append(nil),
 		wire.KindForget: wire.AppendID(nil, "a"),
 		wire.KindError:  wire.Failure{Code: "busy", Message: "m"}.Append(nil),
 		wire.KindOK:     wire.AppendProcesses(nil, []wire.Process{{ID: "a", PID: 1}}),
@@ -107,6 +108,9 @@ func FuzzFrame(f *testing.F) {
 			same(m.Append(nil))
 		}
 		if m, err := wire.ParseInput(p); err == nil {
+			same(m.Append(nil))
+		}
+		if m, err := wire.ParseResize(p); err == nil {
 			same(m.Append(nil))
 		}
 		if m, err := wire.ParseStarted(p); err == nil {
