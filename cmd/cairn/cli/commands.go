@@ -8,6 +8,6 @@ func (a *app) commands() []*cobra.Command {
 		a.runCommand(), a.psCommand(), a.execCommand(), a.cpCommand(), a.filesCommand(), a.rmCommand(),
 		a.pauseCommand(), a.resumeCommand(), a.updateCommand(), a.processesCommand(), a.logsCommand(), a.killCommand(),
 		a.checkpointCommand(), a.logCommand(), a.showCommand(), a.diffCommand(), a.restoreCommand(), a.forkCommand(),
-		a.verifyCommand(), a.imagesCommand(), a.eventsCommand(), a.infoCommand(),
+		a.verifyCommand(), a.imagesCommand(), a.eventsCommand(), a.infoCommand(), a.demoCommand(),
 	}
 }
