@@ -50,7 +50,6 @@ type Options struct {
 	Warm        Warm
 	Parallel    int           // cold starts at once; 0: 4
 	RefillDelay time.Duration // how long the pool lets callers have the machine before it refills; 0: 50 ms
-	ShimGroup   int           // how many slots share a shim; 0 and 1: none
 
 	Egress Egress // nil: no network but none
 	// Guest makes the client of the stem that listens in ioDir, a directory of the

@@ -5,52 +5,87 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strconv"
 
 	"golang.org/x/sys/unix"
 )
 
-// removeTree removes name and all below it from the directory parent. What is there was
-// made by somebody hostile: nothing is followed, and directories nested without
-// end cost neither descriptors nor stack, because each level is moved up to
-// parent before it is emptied. nil when there is nothing.
+// removeTree removes name and all below it from the directory parent. What is
+// there was made by somebody hostile, who is dead: nothing is followed, and
+// directories nested without end cost neither descriptors nor stack. One is open
+// at a time, and the way up is its "..". nil when there is nothing.
 func removeTree(parent, name string) error {
-	dir, err := unix.Open(parent, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	if errors.Is(err, unix.ENOENT) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("remove %s: %w", name, err)
-	}
-	defer unix.Close(dir)
-	gone, err := removeLeaf(dir, name)
-	if gone || err != nil {
-		return err
-	}
-	moved := 0
-	for queue := []string{name}; len(queue) > 0; {
-		last := queue[len(queue)-1]
-		queue = queue[:len(queue)-1]
-		found, err := empty(dir, last, func() string { moved++; return ".rm" + strconv.Itoa(moved) })
-		if err != nil {
-			return fmt.Errorf("remove %s: %w", name, err)
-		}
-		if err := unix.Unlinkat(dir, last, unix.AT_REMOVEDIR); err != nil && !errors.Is(err, unix.ENOENT) {
-			return fmt.Errorf("remove %s: %w", name, err)
-		}
-		queue = append(queue, found...)
+	if err := removeBelow(parent, name); err != nil {
+		return fmt.Errorf("remove %s in %s: %w", name, parent, err)
 	}
 	return nil
 }
 
-// empty removes what is in the directory name of dir; directories in it are moved
-// to dir under new names, which it returns.
-func empty(dir int, name string, next func() string) (moved []string, err error) {
-	fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+// level is a directory on the way down.
+type level struct {
+	name string
+	dirs []string // in it, still to be removed
+}
+
+func removeBelow(parent, name string) error {
+	cur, err := openDir(unix.AT_FDCWD, parent)
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { unix.Close(cur) }()
+	if gone, err := removeLeaf(cur, name); gone || err != nil {
+		return err
+	}
+	step := func(to string) error {
+		fd, err := openDir(cur, to)
+		if err == nil {
+			unix.Close(cur)
+			cur = fd
+		}
+		return err
+	}
+	down := []level{{dirs: []string{name}}}
+	for {
+		l := &down[len(down)-1]
+		if n := len(l.dirs); n > 0 {
+			next := l.dirs[n-1]
+			l.dirs = l.dirs[:n-1]
+			if err := step(next); err != nil {
+				return err
+			}
+			dirs, err := removeLeaves(cur)
+			if err != nil {
+				return err
+			}
+			down = append(down, level{next, dirs})
+			continue
+		}
+		if len(down) == 1 {
+			return nil
+		}
+		if err := step(".."); err != nil {
+			return err
+		}
+		if err := unix.Unlinkat(cur, l.name, unix.AT_REMOVEDIR); err != nil {
+			return err
+		}
+		down = down[:len(down)-1]
+	}
+}
+
+func openDir(at int, name string) (int, error) {
+	return unix.Openat(at, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+}
+
+// removeLeaves removes what is no directory from a directory, and names the rest.
+func removeLeaves(dir int) (dirs []string, err error) {
+	fd, err := openDir(dir, ".")
 	if err != nil {
 		return nil, err
 	}
-	f := os.NewFile(uintptr(fd), name)
+	f := os.NewFile(uintptr(fd), ".")
 	defer f.Close()
 	for {
 		names, err := f.Readdirnames(1024)
@@ -59,27 +94,15 @@ func empty(dir int, name string, next func() string) (moved []string, err error)
 			if err != nil {
 				return nil, err
 			}
-			if gone {
-				continue
-			}
-			for {
-				to := next()
-				err = unix.Renameat2(fd, n, dir, to, unix.RENAME_NOREPLACE)
-				if errors.Is(err, unix.EEXIST) {
-					continue // left by a removal that was cut short
-				}
-				if err != nil {
-					return nil, err
-				}
-				moved = append(moved, to)
-				break
+			if !gone {
+				dirs = append(dirs, n)
 			}
 		}
-		if len(names) == 0 {
-			if err != nil && !errors.Is(err, io.EOF) {
-				return nil, err
-			}
-			return moved, nil
+		if errors.Is(err, io.EOF) {
+			return dirs, nil
+		}
+		if err != nil {
+			return nil, err
 		}
 	}
 }

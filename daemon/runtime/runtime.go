@@ -89,11 +89,15 @@ func New(ctx context.Context, o Options) (*Runtime, error) {
 }
 
 // Close stops the work in the background and lets go of containerd. Containers
-// run on, those of the pool included.
+// run on, those of the pool included. A second call does nothing.
 func (r *Runtime) Close(ctx context.Context) error {
 	r.mu.Lock()
+	again := r.closed
 	r.closed = true
 	r.mu.Unlock()
+	if again {
+		return nil
+	}
 	r.stop(errClosed)
 	done := make(chan struct{})
 	go func() { r.tasks.Wait(); close(done) }()

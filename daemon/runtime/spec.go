@@ -2,8 +2,6 @@ package runtime
 
 import (
 	"fmt"
-	"path/filepath"
-	"strings"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
@@ -13,8 +11,6 @@ const (
 	initName = "cairn-init"
 	initDir  = "/.cairn"
 	ioDir    = "/run/cairn"
-	// shimGroupKey makes containers of one value share a shim.
-	shimGroupKey = "io.containerd.runc.v2.group"
 )
 
 // mountPoints are the directories that the skeleton must have.
@@ -32,7 +28,6 @@ type blank struct {
 	initDir  string
 	cgroup   string
 	shm      int64
-	group    int // slots per shim
 }
 
 // spec is Docker's idea of a container, with a user namespace of its own and
@@ -83,9 +78,6 @@ func (b blank) spec() (*specs.Spec, error) {
 			MaskedPaths:       maskedPaths(),
 			ReadonlyPaths:     readonlyPaths(),
 		},
-	}
-	if b.group > 1 {
-		s.Annotations = map[string]string{shimGroupKey: fmt.Sprintf("%s-%d", strings.TrimPrefix(filepath.Dir(b.cgroup), "/"), b.slot/b.group)}
 	}
 	s.Linux.Seccomp = filter(s)
 	return s, nil

@@ -156,14 +156,14 @@ func (c *Container) ready(ctx context.Context) error {
 func (r *Runtime) blank(c *Container) blank {
 	return blank{
 		name: c.rec.Name, slot: c.slot, idBase: c.IDBase(), io: c.io, skeleton: r.o.Skeleton,
-		initDir: r.o.InitDir, cgroup: c.CgroupPath(), shm: r.o.ShmBytes, group: r.o.ShimGroup,
+		initDir: r.o.InitDir, cgroup: c.CgroupPath(), shm: r.o.ShmBytes,
 	}
 }
 
 // fingerprint identifies what containers are made from: their specification and
 // PID 1. A blank container of another one is not used.
 func fingerprint(o Options) (string, error) {
-	spec, err := blank{name: "-", skeleton: o.Skeleton, initDir: o.InitDir, shm: o.ShmBytes, idBase: o.IDBase, cgroup: o.Cgroup + "/-", group: o.ShimGroup}.spec()
+	spec, err := blank{name: "-", skeleton: o.Skeleton, initDir: o.InitDir, shm: o.ShmBytes, idBase: o.IDBase, cgroup: o.Cgroup + "/-"}.spec()
 	if err != nil {
 		return "", err
 	}

@@ -43,7 +43,10 @@ func leftovers(config string) ([]int, error) {
 
 // runs says whether pid is a containerd with this configuration. A process in a
 // sandbox may call itself anything, but root of the host it is not.
-func runs(pid int, config string) bool {
+func runs(pid int, config string) bool { return runsAs(pid, "--config", config) }
+
+// runsAs says whether pid is a process of the host's root with these two arguments.
+func runsAs(pid int, flag, value string) bool {
 	dir := filepath.Join("/proc", strconv.Itoa(pid))
 	var st unix.Stat_t
 	if err := unix.Stat(dir, &st); err != nil || st.Uid != 0 {
@@ -54,7 +57,7 @@ func runs(pid int, config string) bool {
 		return false
 	}
 	args := bytes.Split(bytes.TrimSuffix(b, []byte{0}), []byte{0})
-	return len(args) == 3 && string(args[1]) == "--config" && string(args[2]) == config
+	return len(args) == 3 && string(args[1]) == flag && string(args[2]) == value
 }
 
 // stopProcess ends pid by SIGTERM, or SIGKILL when that takes too long.
