@@ -1,16 +1,13 @@
 package e2e
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 
@@ -38,7 +35,7 @@ type host struct {
 	client *client.Client
 	cmd    *exec.Cmd
 	ended  chan struct{} // closed when the process has
-	log    *syncBuffer
+	log    logFile
 	image  types.Image
 }
 
@@ -116,10 +113,13 @@ func (h *host) start() {
 
 func (h *host) tryStart() error {
 	h.t.Helper()
-	h.cmd, h.log, h.ended = h.command(), &syncBuffer{}, make(chan struct{})
-	h.cmd.Stdout, h.cmd.Stderr = h.log, h.log
-	// The daemon leaves processes that outlive it and hold its output open.
-	h.cmd.WaitDelay = patience
+	h.cmd, h.log, h.ended = h.command(), logFile(filepath.Join(h.base, "log")), make(chan struct{})
+	out, err := os.Create(string(h.log))
+	if err != nil {
+		return err
+	}
+	defer out.Close()
+	h.cmd.Stdout, h.cmd.Stderr = out, out
 	if err := h.cmd.Start(); err != nil {
 		return err
 	}
@@ -218,35 +218,21 @@ func (h *host) importImage() (types.Image, error) {
 	return client.Get[types.Image](h.client.AddImageWithBody(ctx, &types.AddImageParams{Name: ptr(imageName)}, "application/x-tar", f))
 }
 
-// syncBuffer is a bytes.Buffer that several goroutines use.
-type syncBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
+// logFile is what a daemon writes: a file, since a pipe could still hold a part
+// of it when the daemon has ended.
+type logFile string
 
-func (s *syncBuffer) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.Write(p)
-}
-
-func (s *syncBuffer) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.String()
+func (l logFile) String() string {
+	b, err := os.ReadFile(string(l))
+	if err != nil {
+		return err.Error()
+	}
+	return string(b)
 }
 
 // tail is the end of it.
-func (s *syncBuffer) tail() string {
-	all := s.String()
+func (l logFile) tail() string {
+	all := l.String()
 	const most = 8 << 10
 	return all[max(0, len(all)-most):]
-}
-
-// statusOf gives the HTTP status of an answer.
-func statusOf(resp *http.Response, err error) (int, error) {
-	if err != nil {
-		return 0, err
-	}
-	return resp.StatusCode, resp.Body.Close()
 }

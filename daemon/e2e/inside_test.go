@@ -21,8 +21,8 @@ func (h *host) processesOf(id string) ([]types.Process, error) {
 	return l.Items, err
 }
 
-// groupOf gives the control group directory of the sandbox, by a mark that a
-// process in it has in its environment.
+// pidsOf gives all processes of a sandbox. Its control group is found by the
+// mark that processes in it have in their environment.
 func (h *host) pidsOf(t fataler, id string) (pids []int) {
 	t.Helper()
 	p := ok(h.background(id, "sleep", "infinity"))(t)
@@ -73,11 +73,20 @@ func inner(pid int) int {
 // firstPID gives PID 1 of a sandbox as the host sees it.
 func (h *host) firstPID(t fataler, id string) int {
 	t.Helper()
-	for _, pid := range h.pidsOf(t, id) {
-		if inner(pid) == 1 {
-			return pid
+	pid := h.hostPID(t, id, 1)
+	if pid == 0 {
+		t.Fatalf("sandbox %s has no first process", id)
+	}
+	return pid
+}
+
+// hostPID gives the host's number of a process in a sandbox, 0 for none.
+func (h *host) hostPID(t fataler, id string, pid int) int {
+	t.Helper()
+	for _, p := range h.pidsOf(t, id) {
+		if inner(p) == pid {
+			return p
 		}
 	}
-	t.Fatalf("sandbox %s has no first process", id)
 	return 0
 }

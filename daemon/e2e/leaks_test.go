@@ -36,6 +36,9 @@ func (h *host) finish() {
 	if h.cmd == nil {
 		return
 	}
+	if h.t.Failed() {
+		h.t.Logf("the daemon says: %s", h.log.tail())
+	}
 	// The last daemon keeps no container warm, and so removes those that are.
 	h.o.warm, h.o.failpoints = 0, ""
 	if !h.dead() {
@@ -122,7 +125,7 @@ func (h *host) layers() ([]string, error) {
 // names lists a directory of the state, or of the pool.
 func (h *host) names(elem ...string) []string {
 	dir := filepath.Join(append([]string{h.root}, elem...)...)
-	if elem[0] == "pool" {
+	if len(elem) > 0 && elem[0] == "pool" {
 		dir = filepath.Join(append([]string{h.poolDir()}, elem[1:]...)...)
 	}
 	entries, _ := os.ReadDir(dir)
