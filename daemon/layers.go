@@ -122,8 +122,8 @@ func (l layers) Diff(ctx context.Context, from, to []string, visit func(sandbox.
 	return layerError(err)
 }
 
-func (l layers) Squash(ctx context.Context, dst string, ids []string) error {
-	return layerError(l.p.Squash(ctx, dst, ids, false))
+func (l layers) Squash(ctx context.Context, dst string, ids, below []string) error {
+	return layerError(l.p.Squash(ctx, dst, ids, below))
 }
 
 func (l layers) Seal(ctx context.Context, id string) (digest string, bytes, files int64, err error) {

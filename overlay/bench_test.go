@@ -77,7 +77,7 @@ func BenchmarkFiles(b *testing.B) {
 		for name, f := range map[string]func(dst string) error{
 			"capture":       func(dst string) error { _, err := p.Capture(ctx, src, dst, ""); return err },
 			"capture-again": func(dst string) error { _, err := p.Capture(ctx, src, dst, "prev"); return err },
-			"squash":        func(dst string) error { return p.Squash(ctx, dst, []string{src}, false) },
+			"squash":        func(dst string) error { return p.Squash(ctx, dst, []string{src}, nil) },
 			"seal":          func(string) error { _, err := p.Seal(ctx, src); return err },
 			"empty":         func(string) error { _, err := p.Empty(src); return err },
 		} {

@@ -201,7 +201,7 @@ func TestSquashOverLinkLimit(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := p.Squash(ctx, "s", []string{"b", "a"}, false); err != nil {
+	if err := p.Squash(ctx, "s", []string{"b", "a"}, nil); err != nil {
 		t.Fatal(err)
 	}
 	b, err := os.ReadFile(filepath.Join(p.LayerPath("s"), "f"))

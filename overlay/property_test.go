@@ -3,6 +3,7 @@ package overlay
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"sort"
 	"strings"
@@ -56,6 +57,8 @@ func TestRandomHistory(t *testing.T) {
 			actions := map[string]func(*rapid.T){
 				"change":     m.change,
 				"checkpoint": m.checkpoint,
+				"step":       func(r *rapid.T) { m.change(r); m.checkpoint(r) },
+				"another":    func(r *rapid.T) { m.change(r); m.checkpoint(r) },
 				"take":       m.take,
 				"restore":    m.restore,
 				"fork":       m.fork,
@@ -69,8 +72,8 @@ func TestRandomHistory(t *testing.T) {
 }
 
 func drawPath(r *rapid.T, label string) string {
-	elem := rapid.SampledFrom([]string{"a", "b", "c", "d", "x y", "n\nl", "\xff\xfe", "ü=\\", ".wh.z"})
-	n := rapid.IntRange(1, 4).Draw(r, label+" depth")
+	elem := rapid.SampledFrom([]string{"a", "a", "a", "b", "b", "b", "c", "n\n l", "\xff=\\"})
+	n := rapid.IntRange(1, 3).Draw(r, label+" depth")
 	path := ""
 	for range n {
 		path += "/" + elem.Draw(r, label)
@@ -117,12 +120,19 @@ func expand(o op) []op {
 	case "deep":
 		return []op{{Kind: "mkdirall", Path: append(slices.Clone(o.Path), strings.Repeat("/deep", 40)...)}}
 	}
+	// Most things need a parent; what is no directory stays in the way.
+	switch o.Kind {
+	case "create", "symlink", "mkfifo", "mksock":
+		return []op{{Kind: "mkdirall", Path: []byte(filepath.Dir(string(o.Path)))}, o}
+	case "rename", "link":
+		return []op{{Kind: "mkdirall", Path: []byte(filepath.Dir(string(o.To)))}, o}
+	}
 	return []op{o}
 }
 
 func (m *machine) change(r *rapid.T) {
 	var ops []op
-	for range rapid.IntRange(1, 12).Draw(r, "number of operations") {
+	for range rapid.IntRange(1, 16).Draw(r, "number of operations") {
 		ops = append(ops, expand(drawOp(r))...)
 	}
 	m.c.ask(request{Ops: ops})
@@ -218,7 +228,7 @@ func (m *machine) squash(r *rapid.T) {
 	from := rapid.IntRange(0, len(ls)-1).Draw(r, "from")
 	to := rapid.IntRange(from, len(ls)-1).Draw(r, "to") + 1
 	id := m.id("s")
-	if err := m.p.Squash(context.Background(), id, ls[from:to], to == len(ls)); err != nil {
+	if err := m.p.Squash(context.Background(), id, ls[from:to], ls[to:]); err != nil {
 		r.Fatal(err)
 	}
 	m.all[i].layers = slices.Concat(ls[:from], []string{id}, ls[to:])

@@ -11,14 +11,15 @@ import (
 )
 
 // Squash makes the new layer dst out of consecutive layers of a stack, top
-// first. In their place it shows the same, whatever is below them. Files are
-// hard links to those of the layers, so no data is copied; what the layers
-// hide of each other is left out.
+// first. In their place, on the layers below, it shows the same. Files are hard
+// links to those of the layers, so no data is copied; what the layers hide of
+// each other is left out.
 //
-// bottom says that nothing but the skeleton is below them, in every stack in
-// which dst is to take their place: then markers that hide nothing are left
-// out too.
-func (p *Pool) Squash(ctx context.Context, dst string, layers []string, bottom bool) error {
+// Whiteouts that hide nothing of what is below, or of the skeleton, are left out
+// too. That is not only tidy: overlayfs lists a directory that only one layer
+// has as it is, whiteouts included. So dst must stand on these same layers
+// wherever it is used.
+func (p *Pool) Squash(ctx context.Context, dst string, layers, below []string) error {
 	if len(layers) == 0 {
 		return errors.New("overlay: squash of no layers")
 	}
@@ -36,12 +37,7 @@ func (p *Pool) Squash(ctx context.Context, dst string, layers []string, bottom b
 		s := &squasher{
 			ctx: ctx, copier: copier{reflink: p.features.Reflink}, root: out,
 			copied: map[fileID]string{},
-		}
-		if bottom {
-			if s.skeleton, err = openDir(unix.AT_FDCWD, p.Skeleton()); err != nil {
-				return err
-			}
-			defer s.skeleton.Close()
+			exists: func(path string) (bool, error) { return p.exists(below, path) },
 		}
 		if err := s.dir(m, out, ""); err != nil {
 			return fmt.Errorf("overlay: squash %s: %w", dst, err)
@@ -55,12 +51,27 @@ func (p *Pool) Squash(ctx context.Context, dst string, layers []string, bottom b
 	})
 }
 
+// exists says whether a path is in a stack or in the skeleton below it.
+func (p *Pool) exists(layers []string, path string) (bool, error) {
+	if len(layers) > 0 {
+		found, err := p.Lookup(layers, path)
+		if err != nil || found.Exists() {
+			return found.Exists(), err
+		}
+	}
+	_, err := os.Lstat(filepath.Join(p.Skeleton(), path))
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
 type squasher struct {
-	ctx      context.Context
-	copier   copier
-	root     *os.File
-	skeleton *os.File          // nil unless it is all that is below
-	copied   map[fileID]string // files that could not be linked any more
+	ctx    context.Context
+	copier copier
+	root   *os.File
+	exists func(path string) (bool, error) // below
+	copied map[fileID]string               // files that could not be linked any more
 }
 
 func (s *squasher) dir(m *mergedDir, dst *os.File, prefix string) error {
@@ -82,8 +93,8 @@ func (s *squasher) dir(m *mergedDir, dst *os.File, prefix string) error {
 			err = s.subdir(e, dst, name, path)
 		case e != nil:
 			err = s.link(e, dst, name, path)
-		case whiteout && s.hides(m, path):
-			err = unix.Mknodat(int(dst.Fd()), name, unix.S_IFCHR, 0)
+		case whiteout && !m.cut:
+			err = s.whiteout(dst, name, path)
 		}
 		if err != nil {
 			return fmt.Errorf("%q: %w", path, err)
@@ -92,16 +103,13 @@ func (s *squasher) dir(m *mergedDir, dst *os.File, prefix string) error {
 	return nil
 }
 
-// hides says whether a whiteout in m can have something to hide.
-func (s *squasher) hides(m *mergedDir, path string) bool {
-	if m.cut {
-		return false
+// whiteout hides what is below at path, if anything is.
+func (s *squasher) whiteout(dst *os.File, name, path string) error {
+	hides, err := s.exists(path)
+	if err != nil || !hides {
+		return err
 	}
-	if s.skeleton == nil {
-		return true
-	}
-	_, err := lstatAt(int(s.skeleton.Fd()), path)
-	return err == nil
+	return unix.Mknodat(int(dst.Fd()), name, unix.S_IFCHR, 0)
 }
 
 func (s *squasher) subdir(e *mergedEntry, dst *os.File, name, path string) error {

@@ -117,7 +117,8 @@ type Layers interface {
 	View(ctx context.Context, layers []string) (Tree, error)
 	MountStack(ctx context.Context, s Stack) (Tree, error)
 	Diff(ctx context.Context, from, to []string, visit func(Change) error) error
-	Squash(ctx context.Context, dst string, layers []string) error
+	// Squash merges layers, top first, into one for use on the layers below.
+	Squash(ctx context.Context, dst string, layers, below []string) error
 
 	Seal(ctx context.Context, id string) (digest string, bytes, files int64, err error)
 	Verify(ctx context.Context, id, digest string) error // CodeCorrupt
@@ -186,6 +187,7 @@ type GuestStart struct {
 	User      string
 	Stdin     string // "none", "file" (given as StdinData) or "pipe"
 	StdinData io.Reader
+	TTY       *TTY // not nil: a terminal, and no Stdin
 }
 
 // Exit is how a process ended.
@@ -203,8 +205,16 @@ type Guest interface {
 	Signal(ctx context.Context, id string, signal int) error // to the process group
 	WriteStdin(ctx context.Context, id string, data []byte) error
 	CloseStdin(ctx context.Context, id string) error
-	Wait(ctx context.Context, id string, outputLimit int64) (Exit, error)                       // CodeTooLarge when a stream grew past the limit
+	Resize(ctx context.Context, id string, size TTY) error
+	Wait(ctx context.Context, id string, outputLimit int64) (Exit, error) // CodeTooLarge when a stream grew past the limit
+	// WaitKeeping is Wait for a process at a terminal: of its output about the last
+	// keep bytes are kept. What was dropped reads as zeros.
+	WaitKeeping(ctx context.Context, id string, keep int64) (Exit, error)
 	Follow(ctx context.Context, id string, s Stream, offset int64, fn func([]byte) error) error // to the end of the process
 	Output(id string, s Stream, offset int64, max int) (Output, error)
+	OutputRange(id string, s Stream) (start, end int64, err error) // of the bytes that are kept
 	Forget(ctx context.Context, id string) error
+	// Quiet returns when no request to the stem is open, and keeps new ones waiting
+	// until release is called. For a dump: an open connection cannot be dumped.
+	Quiet(ctx context.Context) (release func(), err error)
 }

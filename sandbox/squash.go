@@ -27,7 +27,7 @@ func (s *Service) squashIfDeep(ctx context.Context, id string) error {
 	defer s.Pin(cp.Stack...)()
 	merged := s.o.NewID("l")
 	defer s.Pin(merged)()
-	if err := s.o.Layers.Squash(ctx, merged, cp.Stack[:n]); err != nil {
+	if err := s.o.Layers.Squash(ctx, merged, cp.Stack[:n], cp.Stack[n:]); err != nil {
 		return err
 	}
 	digest, bytes, files, err := s.o.Layers.Seal(ctx, merged)
