@@ -40,6 +40,7 @@ bench: setup build images ## the benchmark: a table, and JSON in build/ (root)
 	$(GO) run ./scripts/bench $(BENCHFLAGS)
 
 demo: setup build images ## the demonstration on a real repository (root)
+	@scripts/demo/prepare.sh build/demo-repo.tar
 	bin/cairn demo --image-tar build/demo.tar
 
 lint: ## linters for Go and shell
