@@ -120,6 +120,14 @@ func (s *Service) exec(ctx context.Context, idOrName string, r ExecRequest) (*li
 	if err := checkUser(r.User); err != nil {
 		return nil, err
 	}
+	if r.TTY != nil {
+		if err := r.TTY.check("tty"); err != nil {
+			return nil, err
+		}
+		if r.Stdin != nil {
+			return nil, Invalid("stdin", "not together with tty: write to the terminal once it runs")
+		}
+	}
 	id := idOrName
 	if !strings.HasPrefix(id, "sbx_") {
 		var err error
@@ -194,7 +202,7 @@ func first(values ...string) string {
 
 func (s *Service) startProcess(ctx context.Context, sb Sandbox, img Image, c Container, r ExecRequest, main bool) (*liveProcess, error) {
 	p := &liveProcess{container: c, done: make(chan struct{}), proc: Process{
-		ID: s.o.NewID("exec"), SandboxID: sb.ID, Command: r.Command, Background: r.Background, Main: main,
+		ID: s.o.NewID("exec"), SandboxID: sb.ID, Command: r.Command, Background: r.Background, Main: main, TTY: r.TTY != nil,
 		Cwd: first(r.Cwd, sb.Config.Cwd, img.Cwd, "/"), User: first(r.User, sb.Config.User, img.User, "0"),
 		State: ProcessRunning, StartedAt: s.o.Now(),
 	}}
@@ -203,6 +211,8 @@ func (s *Service) startProcess(ctx context.Context, sb Sandbox, img Image, c Con
 		Cwd: p.proc.Cwd, User: p.proc.User, Stdin: "none",
 	}
 	switch {
+	case r.TTY != nil:
+		start.TTY = r.TTY
 	case r.OpenStdin:
 		start.Stdin = "pipe"
 	case r.Stdin != nil:
@@ -236,7 +246,7 @@ func (s *Service) attend(sandboxID string, c Container, p *liveProcess, r ExecRe
 		l.processes[p.proc.ID] = p
 	}
 	s.mu.Unlock()
-	limit := r.OutputLimitBytes
+	limit, keep := r.OutputLimitBytes, p.proc.TTY && r.OutputLimitBytes == 0
 	if limit == 0 {
 		limit = s.o.OutputLimit
 	}
@@ -253,7 +263,7 @@ func (s *Service) attend(sandboxID string, c Container, p *liveProcess, r ExecRe
 			case <-gone:
 			}
 		}()
-		exit, timedOut, truncated := s.waitBounded(waitCtx, c, id, r.Timeout, limit)
+		exit, timedOut, truncated := s.waitBounded(waitCtx, c, id, r.Timeout, limit, keep)
 		if ctx.Err() != nil {
 			return // the next daemon waits on
 		}
@@ -276,14 +286,19 @@ func (s *Service) attend(sandboxID string, c Container, p *liveProcess, r ExecRe
 
 var errContainerGone = Errorf(CodeConflict, "the sandbox's container has ended")
 
-// waitBounded waits for the end, killing the group at the time or output bound.
-func (s *Service) waitBounded(ctx context.Context, c Container, id string, timeout time.Duration, limit int64) (exit Exit, timedOut, truncated bool) {
+// waitBounded waits for the end, killing the group at the time or output bound;
+// with keep it drops the oldest output there instead.
+func (s *Service) waitBounded(ctx context.Context, c Container, id string, timeout time.Duration, limit int64, keep bool) (exit Exit, timedOut, truncated bool) {
 	g := c.Guest()
 	wait, cancel := ctx, context.CancelFunc(func() {})
 	if timeout > 0 {
 		wait, cancel = context.WithTimeout(ctx, timeout)
 	}
-	exit, err := g.Wait(wait, id, limit)
+	await := g.Wait
+	if keep {
+		await = g.WaitKeeping
+	}
+	exit, err := await(wait, id, limit)
 	cancel()
 	if err == nil {
 		return exit, false, false

@@ -109,7 +109,8 @@ func (s *Service) ProcessOutput(ctx context.Context, idOrName, procID string, st
 	return g.Output(procID, stream, offset, max)
 }
 
-// Signal sends a signal to the process group; CodeConflict when it has ended.
+// Signal sends a signal to the process group, and to the job in the foreground of
+// its terminal; CodeConflict when it has ended.
 func (s *Service) Signal(ctx context.Context, idOrName, procID string, signal int) error {
 	if signal < 1 || signal > 64 {
 		return Invalid("signal", "between 1 and 64")
@@ -121,7 +122,8 @@ func (s *Service) Signal(ctx context.Context, idOrName, procID string, signal in
 	return g.Signal(ctx, procID, signal)
 }
 
-// WriteStdin writes to a process that was started with OpenStdin.
+// WriteStdin writes to a process that was started with OpenStdin, or types at its
+// terminal. It waits while there is no room.
 func (s *Service) WriteStdin(ctx context.Context, idOrName, procID string, data []byte) error {
 	g, err := s.runningGuest(ctx, idOrName, procID)
 	if err != nil {
@@ -130,7 +132,8 @@ func (s *Service) WriteStdin(ctx context.Context, idOrName, procID string, data 
 	return g.WriteStdin(ctx, procID, data)
 }
 
-// CloseStdin ends the stdin of a process that was started with OpenStdin.
+// CloseStdin ends the stdin of a process that was started with OpenStdin; at a
+// terminal it types the end-of-file character.
 func (s *Service) CloseStdin(ctx context.Context, idOrName, procID string) error {
 	g, err := s.runningGuest(ctx, idOrName, procID)
 	if err != nil {

@@ -21,9 +21,10 @@ type ExecRequest struct {
 	User             string
 	Stdin            io.Reader     // nil: empty. Read to its end before the command starts, up to a bound
 	OpenStdin        bool          // background only: stdin stays open for WriteStdin
+	TTY              *TTY          // not nil: a terminal of that size is its input, fed by WriteStdin, and its output, all on Stdout
 	Timeout          time.Duration // 0: none. Then the whole process group is killed
 	Background       bool
-	OutputLimitBytes int64 // 0: the default. Of stdout and stderr each; reaching it kills the process group
+	OutputLimitBytes int64 // 0: the default. Of stdout and stderr each; reaching it kills the process group, or, at a terminal and by default, drops the oldest output
 }
 
 // Stream names one of a process's outputs.

@@ -196,6 +196,7 @@ type Process struct {
 	User       string
 	Background bool
 	Main       bool // the sandbox's configured command
+	TTY        bool // it has a terminal
 	PID        int  // inside the sandbox
 	State      ProcessState
 	ExitCode   int    // 128+signal when killed by one

@@ -41,6 +41,8 @@ type Client struct {
 	opts     Options
 	uid, gid int // owner of the directory: the sandbox's root
 
+	gate *gate
+
 	mu  sync.RWMutex
 	dir int // O_PATH; -1 when closed
 }
@@ -62,7 +64,7 @@ func Open(path string, o Options) (*Client, error) {
 		unix.Close(fd)
 		return nil, &Error{Code: Internal, Op: "open", Err: err}
 	}
-	return &Client{opts: o, dir: fd, uid: int(st.Uid), gid: int(st.Gid)}, nil
+	return &Client{opts: o, gate: newGate(), dir: fd, uid: int(st.Uid), gid: int(st.Gid)}, nil
 }
 
 // Close lets go of the directory. The sandbox and its processes are not touched.
@@ -130,6 +132,10 @@ func (c *Client) call(ctx context.Context, op string, kind wire.Kind, payload []
 	if err != nil {
 		return nil, &Error{Code: Limit, Op: op, Err: err}
 	}
+	if err := c.gate.enter(ctx); err != nil {
+		return nil, &Error{Code: Unreachable, Op: op, Err: err}
+	}
+	defer c.gate.leave()
 	ctx, cancel := context.WithTimeout(ctx, c.opts.Timeout)
 	defer cancel()
 	conn, err := c.connect(ctx, op)
@@ -146,6 +152,10 @@ func (c *Client) call(ctx context.Context, op string, kind wire.Kind, payload []
 	reply, answer, err := wire.ReadFrame(conn, wire.MaxReply)
 	if err != nil {
 		return nil, c.exchangeError(ctx, op, err)
+	}
+	// Once the stem has closed its side too, nothing is left of the connection: see Quiet.
+	if conn.CloseWrite() == nil {
+		_, _ = conn.Read(make([]byte, 1))
 	}
 	switch reply {
 	case wire.KindOK:

@@ -141,6 +141,11 @@ func (c *Client) Wait(ctx context.Context, id string) (Exit, error) {
 
 // WaitBounded is Wait with a bound of its own in place of Options.MaxOutput; 0 is none.
 func (c *Client) WaitBounded(ctx context.Context, id string, maxOutput int64) (Exit, error) {
+	return c.wait(ctx, id, func(op string) error { return c.checkOutput(op, id, maxOutput) })
+}
+
+// wait waits for the end of a process and calls each after each look before it.
+func (c *Client) wait(ctx context.Context, id string, each func(op string) error) (Exit, error) {
 	const op = "wait"
 	var exit Exit
 	err := c.watch(ctx, op, id, func() (bool, error) {
@@ -152,7 +157,7 @@ func (c *Client) WaitBounded(ctx context.Context, id string, maxOutput int64) (E
 		if !errors.Is(err, Busy) {
 			return false, err
 		}
-		return false, c.checkOutput(op, id, maxOutput)
+		return false, each(op)
 	})
 	return exit, err
 }
