@@ -27,6 +27,9 @@ func (g *guest) Ready(ctx context.Context) error {
 
 func (g *guest) Start(ctx context.Context, r sandbox.GuestStart) (int, error) {
 	req := stem.Request{ID: r.ID, Argv: r.Command, Env: r.Env, Cwd: r.Cwd, User: r.User}
+	if r.TTY != nil {
+		req.TTY = &stem.Size{Rows: r.TTY.Rows, Cols: r.TTY.Cols}
+	}
 	switch r.Stdin {
 	case "file":
 		req.Stdin = &boundedReader{r: r.StdinData, left: g.stdin}
@@ -50,8 +53,19 @@ func (g *guest) CloseStdin(ctx context.Context, id string) error {
 	return guestError(g.c.CloseStdin(ctx, id))
 }
 
+func (g *guest) Resize(ctx context.Context, id string, size sandbox.TTY) error {
+	return guestError(g.c.Resize(ctx, id, stem.Size{Rows: size.Rows, Cols: size.Cols}))
+}
+
 func (g *guest) Wait(ctx context.Context, id string, outputLimit int64) (sandbox.Exit, error) {
-	e, err := g.c.WaitBounded(ctx, id, outputLimit)
+	return exitOf(g.c.WaitBounded(ctx, id, outputLimit))
+}
+
+func (g *guest) WaitKeeping(ctx context.Context, id string, keep int64) (sandbox.Exit, error) {
+	return exitOf(g.c.WaitKeeping(ctx, id, keep))
+}
+
+func exitOf(e stem.Exit, err error) (sandbox.Exit, error) {
 	if err != nil {
 		return sandbox.Exit{}, guestError(err)
 	}
@@ -76,6 +90,13 @@ func (g *guest) Output(id string, s sandbox.Stream, offset int64, max int) (sand
 	data, eof, next, err := g.c.Output(id, stem.Stream(s), offset, max)
 	return sandbox.Output{Data: data, Offset: offset, Next: next, EOF: eof}, guestError(err)
 }
+
+func (g *guest) OutputRange(id string, s sandbox.Stream) (start, end int64, err error) {
+	start, end, err = g.c.OutputRange(id, stem.Stream(s))
+	return start, end, guestError(err)
+}
+
+func (g *guest) Quiet(ctx context.Context) (release func(), err error) { return g.c.Quiet(ctx) }
 
 func (g *guest) Forget(ctx context.Context, id string) error {
 	err := g.c.Forget(ctx, id)
