@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 
+	"cairn/api/client"
 	"cairn/scripts/bench/baseline"
 )
 
@@ -18,6 +20,9 @@ func benchFiles(ctx context.Context, e *env) error {
 	sizes := []int{100, 10_000, 100_000}
 	if e.o.quick {
 		sizes = []int{100, 10_000}
+	}
+	if err := e.floor(ctx); err != nil {
+		return err
 	}
 	for _, n := range sizes {
 		e.say("%d files", n)
@@ -34,7 +39,26 @@ func benchFiles(ctx context.Context, e *env) error {
 			return fmt.Errorf("containerd: %w", err)
 		}
 		e.report.addOps(fileCase(n), mine, theirs)
+		if n == sizes[0] {
+			e.report.explain(mine)
+		}
 	}
+	return nil
+}
+
+// floor measures what nothing can be faster than on this machine, now.
+func (e *env) floor(ctx context.Context) error {
+	var request, process series
+	for range e.pick(50, 200) {
+		if err := request.time(func() error { return client.Done(e.cairn.GetHealth(ctx)) }); err != nil {
+			return err
+		}
+		if err := process.time(func() error { return exec.CommandContext(ctx, "true").Run() }); err != nil {
+			return err
+		}
+	}
+	e.report.add("GET /healthz", "", request, nil)
+	e.report.add("true, started on the host", "", process, nil)
 	return nil
 }
 
@@ -44,6 +68,9 @@ type ops struct {
 	checkpoint, freeze, checkpoint1 series
 	skipped                         series
 	restore, fork                   series
+
+	// What the daemon says of its part.
+	checkpointIn, restoreIn, restoreFreeze, execIn, forkIn series
 }
 
 // addOps records them, with containerd's own beside.
@@ -56,6 +83,28 @@ func (r *report) addOps(kase string, mine, theirs ops) {
 	r.add("checkpoint, nothing new", kase, mine.skipped, nil)
 	r.add("restore", kase, mine.restore, theirs.restore)
 	r.add("fork, warm", kase, mine.fork, theirs.fork)
+}
+
+// explain records what the operations consist of, as far as the daemon says.
+func (r *report) explain(o ops) {
+	rest := func(whole, within series) part {
+		return part{"the rest: HTTP, validation, JSON, both processes' scheduling", whole.p50() - within.p50()}
+	}
+	checkpoint := []part{
+		{"frozen: looking at the processes, switching the root", o.freeze.p50()},
+		{"before and after: empty upper, overlay made, metadata in two transactions", o.checkpointIn.p50() - o.freeze.p50()},
+		rest(o.checkpoint, o.checkpointIn),
+	}
+	restore := []part{
+		{"frozen: killing, switching the root", o.restoreFreeze.p50()},
+		{"before and after: overlay made, metadata", o.restoreIn.p50() - o.restoreFreeze.p50()},
+		rest(o.restore, o.restoreIn),
+	}
+	exec := []part{{"from the start of the process to its end, inside", o.execIn.p50()}, rest(o.exec, o.execIn)}
+	r.parts = map[string][]part{
+		"checkpoint": checkpoint, "checkpoint freeze": checkpoint, "restore": restore, "exec true": exec,
+		"fork, warm": {{"in the daemon", o.forkIn.p50()}, rest(o.fork, o.forkIn)},
+	}
 }
 
 // fileOps measures Cairn.
@@ -105,18 +154,24 @@ func (e *env) rounds(ctx context.Context, o *ops, id string, n, forks int) error
 		return err
 	}
 	for i := range n {
-		if err := o.exec.time(func() error { return e.exec(ctx, id, "true") }); err != nil {
+		err := o.exec.time(func() error {
+			took, err := e.execTimed(ctx, id, "true")
+			o.execIn.add(took)
+			return err
+		})
+		if err != nil {
 			return err
 		}
 		if err := e.write(ctx, id, workDir+"/change", fmt.Sprint(i)); err != nil {
 			return err
 		}
-		err := o.checkpoint.time(func() error {
+		err = o.checkpoint.time(func() error {
 			c, err := e.checkpoint(ctx, id)
 			if err == nil && (c.Skipped || c.Method != "switch") {
 				err = fmt.Errorf("checkpoint %s: skipped %t, method %q; it was to be switched", c.Id, c.Skipped, c.Method)
 			}
 			o.freeze.add(c.Timings.FreezeMs)
+			o.checkpointIn.add(c.Timings.TotalMs)
 			return err
 		})
 		if err != nil {
@@ -125,26 +180,33 @@ func (e *env) rounds(ctx context.Context, o *ops, id string, n, forks int) error
 		if err := o.skipped.time(func() error { _, err := e.checkpoint(ctx, id); return err }); err != nil {
 			return err
 		}
-		if err := o.restore.time(func() error { _, err := e.restore(ctx, id, home.Id); return err }); err != nil {
+		err = o.restore.time(func() error {
+			s, err := e.restore(ctx, id, home.Id)
+			o.restoreIn.add(s.Timings.TotalMs)
+			o.restoreFreeze.add(s.Timings.FreezeMs)
+			return err
+		})
+		if err != nil {
 			return err
 		}
 	}
-	return e.forks(ctx, &o.fork, home.Id, n, forks)
+	return e.forks(ctx, o, home.Id, n, forks)
 }
 
 // forks measures single forks, as many in a row as the pool has containers.
-func (e *env) forks(ctx context.Context, s *series, checkpoint string, n, row int) (err error) {
+func (e *env) forks(ctx context.Context, o *ops, checkpoint string, n, row int) (err error) {
 	var made []string
 	defer func() { err = errors.Join(err, e.clear(context.WithoutCancel(ctx), made)) }()
 	row = min(row, e.warm-2)
-	for len(*s) < n/2 {
+	for len(o.fork) < n/2 {
 		if err := e.settled(ctx); err != nil {
 			return err
 		}
 		for range row {
-			err := s.time(func() error {
+			err := o.fork.time(func() error {
 				r, err := e.fork(ctx, checkpoint, 1)
 				for _, f := range r {
+					o.forkIn.add(f.Timings.TotalMs)
 					if f.Sandbox != nil {
 						made = append(made, f.Sandbox.Id)
 					}

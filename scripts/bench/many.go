@@ -207,7 +207,7 @@ func benchMany(ctx context.Context, e *env) error {
 	}
 	const mb = 1 << 20
 	e.report.addUnit("memory of an idle sandbox", "of the whole machine", "MB", series{float64(before-after) / mb / float64(n)}, nil)
-	e.report.addUnit("sandboxes at once", "running", "", series{float64(running)}, nil)
+	e.report.addUnit("sandboxes at once", fmt.Sprintf("running of %d", n), "", series{float64(running)}, nil)
 	e.report.addUnit("sandboxes at once", "all made, cold", "s", series{took.Seconds()}, nil)
 	e.report.add("create, cold", fmt.Sprintf("%d at a time", parallel), create, nil)
 	e.report.add("exec true", fmt.Sprintf("%d at a time in %d sandboxes", parallel, n), exec, nil)

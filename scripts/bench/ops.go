@@ -20,11 +20,17 @@ func (e *env) create(ctx context.Context) (types.Sandbox, error) {
 }
 
 func (e *env) exec(ctx context.Context, sandbox string, command ...string) error {
+	_, err := e.execTimed(ctx, sandbox, command...)
+	return err
+}
+
+// execTimed is exec, with the time that the daemon says it took.
+func (e *env) execTimed(ctx context.Context, sandbox string, command ...string) (ms float64, err error) {
 	r, err := client.Get[types.ExecResult](e.cairn.Exec(ctx, sandbox, nil, types.Exec{Command: command}))
 	if err == nil && r.ExitCode != 0 {
 		err = fmt.Errorf("%q: exit code %d: %s", command, r.ExitCode, r.Stderr)
 	}
-	return err
+	return r.DurationMs, err
 }
 
 // start runs a command in the background.
