@@ -191,7 +191,10 @@ func (d *Daemon) openContainers(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	d.onClose("containers", d.containers.Close)
+	d.onClose("containers", func(ctx context.Context) error {
+		d.containers.Drain(ctx)
+		return d.containers.Close(ctx)
+	})
 	return nil
 }
 

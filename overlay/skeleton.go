@@ -21,7 +21,7 @@ func skeletonDirs() map[string]os.FileMode {
 		"run":       0o755,
 		"run/cairn": 0o755,
 		"sys":       0o555,
-		"tmp":       0o777 | os.ModeSticky,
+		"tmp":       0o755,
 	}
 }
 

@@ -27,6 +27,7 @@ type pool struct {
 	coming map[sandbox.Network]int // being started or adopted
 	taken  time.Time               // when one was last asked for
 	short  time.Time               // since when it is not full
+	ended  bool
 }
 
 func newPool(r *Runtime) *pool {
@@ -47,6 +48,19 @@ func (p *pool) begin() {
 	for range refillParallel {
 		p.r.background(p.fill)
 	}
+}
+
+// end stops the filling and hands out what is ready.
+func (p *pool) end() (ready []*Container) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	clear(p.target)
+	p.ended = true
+	for n, list := range p.ready {
+		ready = append(ready, list...)
+		delete(p.ready, n)
+	}
+	return ready
 }
 
 // take takes the oldest container that is alive; nil when there is none.
@@ -73,6 +87,11 @@ func (p *pool) put(c *Container) {
 	n := c.rec.Network
 	p.mu.Lock()
 	p.coming[n]--
+	if p.ended {
+		p.mu.Unlock()
+		p.r.background(func(ctx context.Context) { p.r.discard(ctx, c, "the pool has ended", nil) })
+		return
+	}
 	p.ready[n] = append(p.ready[n], c)
 	p.mu.Unlock()
 	p.r.background(func(ctx context.Context) {

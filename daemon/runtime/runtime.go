@@ -98,6 +98,7 @@ func (r *Runtime) Close(ctx context.Context) error {
 	if again {
 		return nil
 	}
+	r.pool.end()
 	r.stop(errClosed)
 	done := make(chan struct{})
 	go func() { r.tasks.Wait(); close(done) }()
@@ -113,7 +114,22 @@ func (r *Runtime) Close(ctx context.Context) error {
 	for _, c := range all {
 		c.close()
 	}
-	return errors.Join(r.prime(), r.client.Close())
+	err := r.prime()
+	if len(all) == 0 {
+		err = errors.Join(err, r.cg.Remove(r.o.Cgroup))
+	}
+	return errors.Join(err, r.client.Close())
+}
+
+// Drain ends the pool: nothing is kept warm any more, and what was is removed.
+// Containers that were acquired run on.
+func (r *Runtime) Drain(ctx context.Context) {
+	blank := r.pool.end()
+	var wg sync.WaitGroup
+	for _, c := range blank {
+		wg.Go(func() { r.discard(ctx, c, "the pool is drained", nil) })
+	}
+	wg.Wait()
 }
 
 // Acquire takes a container from the pool, or starts one.

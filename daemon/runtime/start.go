@@ -17,6 +17,7 @@ import (
 	"github.com/containerd/containerd/api/types/runc/options"
 	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/containerd/errdefs"
 	"github.com/containerd/typeurl/v2"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -191,7 +192,7 @@ func (r *Runtime) unavailable(what string, err error) error {
 		return sandbox.Wrap(err, sandbox.CodeTimeout, "could not %s in time", what)
 	}
 	for e := err; e != nil; e = errors.Unwrap(e) {
-		if status.Code(e) == codes.Unavailable {
+		if status.Code(e) == codes.Unavailable || errdefs.IsUnavailable(e) {
 			return sandbox.Wrap(err, sandbox.CodeUnavailable, "could not %s: containerd is away", what)
 		}
 	}
