@@ -71,21 +71,22 @@ func outside() int {
 // stemGuest is as much of sandbox.Guest as the tests need.
 type stemGuest struct {
 	sandbox.Guest
-	*stem.Client
+	client *stem.Client
 }
 
-func (g stemGuest) Ready(ctx context.Context) error { _, err := g.Ping(ctx); return err }
+func (g stemGuest) Close() error                    { return g.client.Close() }
+func (g stemGuest) Ready(ctx context.Context) error { _, err := g.client.Ping(ctx); return err }
 func (g stemGuest) Start(ctx context.Context, r sandbox.GuestStart) (int, error) {
-	s, err := g.Client.Start(ctx, stem.Request{ID: r.ID, Argv: r.Command, Env: r.Env})
+	s, err := g.client.Start(ctx, stem.Request{ID: r.ID, Argv: r.Command, Env: r.Env})
 	return s.PID, err
 }
 func (g stemGuest) CloseStdin(ctx context.Context, id string) error { return nil }
 func (g stemGuest) Signal(ctx context.Context, id string, n int) error {
-	return g.Client.Signal(ctx, id, syscall.Signal(n), true)
+	return g.client.Signal(ctx, id, syscall.Signal(n), true)
 }
 func (g stemGuest) WriteStdin(context.Context, string, []byte) error { return nil }
 func (g stemGuest) Wait(ctx context.Context, id string, _ int64) (sandbox.Exit, error) {
-	e, err := g.Client.Wait(ctx, id)
+	e, err := g.client.Wait(ctx, id)
 	code := e.Code
 	if e.Signal != 0 {
 		code = 128 + e.Signal
@@ -98,14 +99,14 @@ func (g stemGuest) Output(id string, s sandbox.Stream, offset int64, max int) (s
 func (g stemGuest) Follow(context.Context, string, sandbox.Stream, int64, func([]byte) error) error {
 	return errors.ErrUnsupported
 }
-func (g stemGuest) Forget(ctx context.Context, id string) error { return g.Client.Forget(ctx, id) }
+func (g stemGuest) Forget(ctx context.Context, id string) error { return g.client.Forget(ctx, id) }
 
 // output is what a process has written so far.
 func output(t *testing.T, c sandbox.Container, id string) string {
 	t.Helper()
 	var all []byte
 	for _, s := range []stem.Stream{stem.Stdout, stem.Stderr} {
-		b, _, _, err := c.Guest().(stemGuest).Client.Output(id, s, 0, 1<<20)
+		b, _, _, err := c.Guest().(stemGuest).client.Output(id, s, 0, 1<<20)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -172,7 +173,7 @@ func testOptions(dir string, log *slog.Logger) (Options, error) {
 			if err != nil {
 				return nil, err
 			}
-			return stemGuest{Client: c}, nil
+			return stemGuest{client: c}, nil
 		},
 	}, nil
 }
