@@ -84,6 +84,10 @@ func (o op) run() error {
 	case "mksock":
 		return unix.Mknod(path, unix.S_IFSOCK|0o600, 0)
 	case "remove":
+		// RemoveAll would open the parent, even if that is a fifo.
+		if _, err := os.Lstat(path); err != nil {
+			return err
+		}
 		return os.RemoveAll(path)
 	case "utimes":
 		ts := unix.Timespec{Sec: o.Off, Nsec: 123456789}
