@@ -68,7 +68,7 @@ func (s *server) Exec(ctx context.Context, r ExecRequestObject) (ExecResponseObj
 	p := res.Process
 	out := Exec200JSONResponse{
 		Id: p.ID, ExitCode: p.ExitCode, Signal: p.Signal, TimedOut: p.TimedOut, Truncated: p.Truncated,
-		StdoutTruncated: len(res.Stdout) >= most && p.Truncated, StderrTruncated: len(res.Stderr) >= most && p.Truncated,
+		StdoutTruncated: res.StdoutCut, StderrTruncated: res.StderrCut,
 		DurationMs: float64(res.Duration) / float64(time.Millisecond),
 	}
 	out.Stdout, out.StdoutBase64 = text(res.Stdout)

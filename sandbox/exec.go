@@ -39,6 +39,15 @@ func (s *Service) Exec(ctx context.Context, idOrName string, r ExecRequest) (Pro
 	if err != nil {
 		return Process{}, err
 	}
+	if !r.Background {
+		s.goDo(func(ctx context.Context) {
+			select {
+			case <-p.done:
+				s.forget(p.container, p.proc.ID, time.Minute)
+			case <-ctx.Done():
+			}
+		})
+	}
 	return p.get(), nil
 }
 
@@ -62,25 +71,23 @@ func (s *Service) Run(ctx context.Context, idOrName string, r ExecRequest, maxOu
 	res := ExecResult{Process: proc, Duration: s.o.Now().Sub(begin)}
 	for _, out := range []struct {
 		stream Stream
-		to     *[]byte
-	}{{Stdout, &res.Stdout}, {Stderr, &res.Stderr}} {
+		data   *[]byte
+		cut    *bool
+	}{{Stdout, &res.Stdout, &res.StdoutCut}, {Stderr, &res.Stderr, &res.StderrCut}} {
 		o, err := p.container.Guest().Output(proc.ID, out.stream, 0, maxOutput)
 		if err != nil {
 			return ExecResult{}, err
 		}
-		*out.to = o.Data
-		if !o.EOF {
-			res.Process.Truncated = true
-		}
+		*out.data, *out.cut = o.Data, !o.EOF
 	}
-	s.forget(p.container, proc.ID)
+	const soon = 200 * time.Millisecond
+	s.forget(p.container, proc.ID, soon)
 	return res, nil
 }
 
 // forget removes the output of a process whose caller has it: a little later, so
 // that it is not in the way of the caller's next command.
-func (s *Service) forget(c Container, id string) {
-	const later = 200 * time.Millisecond
+func (s *Service) forget(c Container, id string, later time.Duration) {
 	s.goDo(func(ctx context.Context) {
 		select {
 		case <-time.After(later):

@@ -36,13 +36,15 @@ const (
 	Stderr Stream = "stderr"
 )
 
-// ExecResult is how a foreground command ended, with what it printed (each
-// stream cut at the bound that the caller asked for).
+// ExecResult is how a foreground command ended, with what it printed. Cut says
+// that the process printed more to that stream than the caller asked for.
 type ExecResult struct {
-	Process  Process
-	Stdout   []byte
-	Stderr   []byte
-	Duration time.Duration
+	Process   Process
+	Stdout    []byte
+	Stderr    []byte
+	StdoutCut bool
+	StderrCut bool
+	Duration  time.Duration
 }
 
 // CheckpointRequest asks for a checkpoint. Processes is "auto", "include" or
