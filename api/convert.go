@@ -113,7 +113,7 @@ func checkpointOf(c sandbox.Checkpoint) types.Checkpoint {
 func processOf(p sandbox.Process) types.Process {
 	return types.Process{
 		Id: p.ID, SandboxId: p.SandboxID, Command: append([]string{}, p.Command...), Cwd: p.Cwd, User: p.User, Background: p.Background,
-		Main: p.Main, Pid: p.PID, State: types.ProcessState(p.State), ExitCode: p.ExitCode, Signal: p.Signal, TimedOut: p.TimedOut,
+		Main: p.Main, Tty: p.TTY, Pid: p.PID, State: types.ProcessState(p.State), ExitCode: p.ExitCode, Signal: p.Signal, TimedOut: p.TimedOut,
 		Truncated: p.Truncated, StartedAt: p.StartedAt, ExitedAt: unlessZero(p.ExitedAt),
 	}
 }

@@ -74,7 +74,7 @@ type tracker struct {
 }
 
 func (t *tracker) WriteHeader(status int) {
-	if t.status == 0 && status >= 200 {
+	if t.status == 0 && (status >= 200 || status == http.StatusSwitchingProtocols) {
 		t.status = status
 	}
 	t.ResponseWriter.WriteHeader(status)

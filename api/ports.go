@@ -38,6 +38,9 @@ type Service interface {
 	Signal(ctx context.Context, id, procID string, signal int) error
 	WriteStdin(ctx context.Context, id, procID string, data []byte) error
 	CloseStdin(ctx context.Context, id, procID string) error
+	Resize(ctx context.Context, id, procID string, size sandbox.TTY) error
+	// OutputRange says which bytes of a stream are kept: those from start up to end.
+	OutputRange(ctx context.Context, id, procID string, s sandbox.Stream) (start, end int64, err error)
 
 	// Files gives the files of a sandbox until release is called; with write no
 	// other operation changes the sandbox meanwhile.

@@ -28,9 +28,13 @@ func execRequest(b *types.Exec) (sandbox.ExecRequest, error) {
 		Command: b.Command, Cwd: value(b.Cwd), Env: value(b.Env), User: value(b.User), OpenStdin: value(b.OpenStdin),
 		Timeout: time.Duration(value(b.TimeoutMs)) * time.Millisecond, Background: value(b.Background), OutputLimitBytes: value(b.OutputLimitBytes),
 	}
+	if b.Tty != nil {
+		size := terminalSize(*b.Tty)
+		r.TTY = &size
+	}
 	switch {
-	case value(b.Tty):
-		return r, &sandbox.Error{Code: sandbox.CodeUnsupported, Field: "tty", Message: "terminals are not supported yet"}
+	case r.TTY != nil && (b.Stdin != nil || b.StdinBase64 != nil):
+		return r, sandbox.Invalid("tty", "not together with stdin or stdin_base64: write to the terminal once it runs")
 	case b.Stdin != nil && b.StdinBase64 != nil:
 		return r, sandbox.Invalid("stdin_base64", "not together with stdin")
 	case r.OpenStdin && !r.Background:

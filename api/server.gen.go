@@ -125,13 +125,19 @@ type ServerInterface interface {
 	// GetProcess Get a process
 	// (GET /v1/sandboxes/{sandbox_id}/processes/{exec_id})
 	GetProcess(w http.ResponseWriter, r *http.Request, sandboxId SandboxIDParam, execId ExecIDParam)
+	// AttachProcess Attach to a process by WebSocket
+	// (GET /v1/sandboxes/{sandbox_id}/processes/{exec_id}/attach)
+	AttachProcess(w http.ResponseWriter, r *http.Request, sandboxId SandboxIDParam, execId ExecIDParam, params AttachProcessParams)
 	// GetProcessOutput Output of a process from an offset on
 	// (GET /v1/sandboxes/{sandbox_id}/processes/{exec_id}/output)
 	GetProcessOutput(w http.ResponseWriter, r *http.Request, sandboxId SandboxIDParam, execId ExecIDParam, params GetProcessOutputParams)
+	// ResizeProcess Change the size of a process's terminal
+	// (POST /v1/sandboxes/{sandbox_id}/processes/{exec_id}/resize)
+	ResizeProcess(w http.ResponseWriter, r *http.Request, sandboxId SandboxIDParam, execId ExecIDParam, params ResizeProcessParams)
 	// SignalProcess Send a signal to a process's group
 	// (POST /v1/sandboxes/{sandbox_id}/processes/{exec_id}/signal)
 	SignalProcess(w http.ResponseWriter, r *http.Request, sandboxId SandboxIDParam, execId ExecIDParam, params SignalProcessParams)
-	// WriteStdin Write to the stdin of a process that was started with `open_stdin`
+	// WriteStdin Write to the stdin of a process that was started with `open_stdin` or `tty`
 	// (POST /v1/sandboxes/{sandbox_id}/processes/{exec_id}/stdin)
 	WriteStdin(w http.ResponseWriter, r *http.Request, sandboxId SandboxIDParam, execId ExecIDParam, params WriteStdinParams)
 	// WaitProcess Wait for the end of a process
@@ -359,9 +365,21 @@ func (_ Unimplemented) GetProcess(w http.ResponseWriter, r *http.Request, sandbo
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
+// AttachProcess Attach to a process by WebSocket
+// (GET /v1/sandboxes/{sandbox_id}/processes/{exec_id}/attach)
+func (_ Unimplemented) AttachProcess(w http.ResponseWriter, r *http.Request, sandboxId SandboxIDParam, execId ExecIDParam, params AttachProcessParams) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
 // GetProcessOutput Output of a process from an offset on
 // (GET /v1/sandboxes/{sandbox_id}/processes/{exec_id}/output)
 func (_ Unimplemented) GetProcessOutput(w http.ResponseWriter, r *http.Request, sandboxId SandboxIDParam, execId ExecIDParam, params GetProcessOutputParams) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// ResizeProcess Change the size of a process's terminal
+// (POST /v1/sandboxes/{sandbox_id}/processes/{exec_id}/resize)
+func (_ Unimplemented) ResizeProcess(w http.ResponseWriter, r *http.Request, sandboxId SandboxIDParam, execId ExecIDParam, params ResizeProcessParams) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -371,7 +389,7 @@ func (_ Unimplemented) SignalProcess(w http.ResponseWriter, r *http.Request, san
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
-// WriteStdin Write to the stdin of a process that was started with `open_stdin`
+// WriteStdin Write to the stdin of a process that was started with `open_stdin` or `tty`
 // (POST /v1/sandboxes/{sandbox_id}/processes/{exec_id}/stdin)
 func (_ Unimplemented) WriteStdin(w http.ResponseWriter, r *http.Request, sandboxId SandboxIDParam, execId ExecIDParam, params WriteStdinParams) {
 	w.WriteHeader(http.StatusNotImplemented)
@@ -1922,6 +1940,83 @@ func (siw *ServerInterfaceWrapper) GetProcess(w http.ResponseWriter, r *http.Req
 	handler.ServeHTTP(w, r)
 }
 
+// AttachProcess operation middleware
+func (siw *ServerInterfaceWrapper) AttachProcess(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "sandbox_id" -------------
+	var sandboxId SandboxIDParam
+
+	err = runtime.BindStyledParameterWithOptions("simple", "sandbox_id", chi.URLParam(r, "sandbox_id"), &sandboxId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "sandbox_id", Err: err})
+		return
+	}
+
+	// ------------- Path parameter "exec_id" -------------
+	var execId ExecIDParam
+
+	err = runtime.BindStyledParameterWithOptions("simple", "exec_id", chi.URLParam(r, "exec_id"), &execId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "exec_id", Err: err})
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params AttachProcessParams
+
+	// ------------- Optional query parameter "stream" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "stream", r.URL.Query(), &params.Stream, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "stream"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "stream", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "offset" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "offset", r.URL.Query(), &params.Offset, runtime.BindQueryParameterOptions{Type: "integer", Format: "int64"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "offset"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "offset", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "tail" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "tail", r.URL.Query(), &params.Tail, runtime.BindQueryParameterOptions{Type: "integer", Format: "int64"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "tail"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "tail", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.AttachProcess(w, r, sandboxId, execId, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // GetProcessOutput operation middleware
 func (siw *ServerInterfaceWrapper) GetProcessOutput(w http.ResponseWriter, r *http.Request) {
 
@@ -2003,6 +2098,65 @@ func (siw *ServerInterfaceWrapper) GetProcessOutput(w http.ResponseWriter, r *ht
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.GetProcessOutput(w, r, sandboxId, execId, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ResizeProcess operation middleware
+func (siw *ServerInterfaceWrapper) ResizeProcess(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "sandbox_id" -------------
+	var sandboxId SandboxIDParam
+
+	err = runtime.BindStyledParameterWithOptions("simple", "sandbox_id", chi.URLParam(r, "sandbox_id"), &sandboxId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "sandbox_id", Err: err})
+		return
+	}
+
+	// ------------- Path parameter "exec_id" -------------
+	var execId ExecIDParam
+
+	err = runtime.BindStyledParameterWithOptions("simple", "exec_id", chi.URLParam(r, "exec_id"), &execId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "exec_id", Err: err})
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ResizeProcessParams
+
+	headers := r.Header
+
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKeyParam
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "Idempotency-Key", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "Idempotency-Key", Err: err})
+			return
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ResizeProcess(w, r, sandboxId, execId, params)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -2550,7 +2704,13 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 		r.Get(options.BaseURL+"/v1/sandboxes/{sandbox_id}/processes/{exec_id}", wrapper.GetProcess)
 	})
 	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/v1/sandboxes/{sandbox_id}/processes/{exec_id}/attach", wrapper.AttachProcess)
+	})
+	r.Group(func(r chi.Router) {
 		r.Get(options.BaseURL+"/v1/sandboxes/{sandbox_id}/processes/{exec_id}/output", wrapper.GetProcessOutput)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/v1/sandboxes/{sandbox_id}/processes/{exec_id}/resize", wrapper.ResizeProcess)
 	})
 	r.Group(func(r chi.Router) {
 		r.Post(options.BaseURL+"/v1/sandboxes/{sandbox_id}/processes/{exec_id}/signal", wrapper.SignalProcess)
@@ -4213,6 +4373,41 @@ func (response GetProcessdefaultApplicationProblemPlusJSONResponse) VisitGetProc
 	return err
 }
 
+type AttachProcessRequestObject struct {
+	SandboxId SandboxIDParam `json:"sandbox_id"`
+	ExecId    ExecIDParam    `json:"exec_id"`
+	Params    AttachProcessParams
+}
+
+type AttachProcessResponseObject interface {
+	VisitAttachProcessResponse(w http.ResponseWriter) error
+}
+
+type AttachProcess101Response struct {
+}
+
+func (response AttachProcess101Response) VisitAttachProcessResponse(w http.ResponseWriter) error {
+	w.WriteHeader(101)
+	return nil
+}
+
+type AttachProcessdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response AttachProcessdefaultApplicationProblemPlusJSONResponse) VisitAttachProcessResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type GetProcessOutputRequestObject struct {
 	SandboxId SandboxIDParam `json:"sandbox_id"`
 	ExecId    ExecIDParam    `json:"exec_id"`
@@ -4334,6 +4529,42 @@ type GetProcessOutputdefaultApplicationProblemPlusJSONResponse struct {
 }
 
 func (response GetProcessOutputdefaultApplicationProblemPlusJSONResponse) VisitGetProcessOutputResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ResizeProcessRequestObject struct {
+	SandboxId SandboxIDParam `json:"sandbox_id"`
+	ExecId    ExecIDParam    `json:"exec_id"`
+	Params    ResizeProcessParams
+	Body      *ResizeProcessJSONRequestBody
+}
+
+type ResizeProcessResponseObject interface {
+	VisitResizeProcessResponse(w http.ResponseWriter) error
+}
+
+type ResizeProcess204Response struct {
+}
+
+func (response ResizeProcess204Response) VisitResizeProcessResponse(w http.ResponseWriter) error {
+	w.WriteHeader(204)
+	return nil
+}
+
+type ResizeProcessdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response ResizeProcessdefaultApplicationProblemPlusJSONResponse) VisitResizeProcessResponse(w http.ResponseWriter) error {
 
 	var buf bytes.Buffer
 	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
@@ -4720,13 +4951,19 @@ type StrictServerInterface interface {
 	// GetProcess Get a process
 	// (GET /v1/sandboxes/{sandbox_id}/processes/{exec_id})
 	GetProcess(ctx context.Context, request GetProcessRequestObject) (GetProcessResponseObject, error)
+	// AttachProcess Attach to a process by WebSocket
+	// (GET /v1/sandboxes/{sandbox_id}/processes/{exec_id}/attach)
+	AttachProcess(ctx context.Context, request AttachProcessRequestObject) (AttachProcessResponseObject, error)
 	// GetProcessOutput Output of a process from an offset on
 	// (GET /v1/sandboxes/{sandbox_id}/processes/{exec_id}/output)
 	GetProcessOutput(ctx context.Context, request GetProcessOutputRequestObject) (GetProcessOutputResponseObject, error)
+	// ResizeProcess Change the size of a process's terminal
+	// (POST /v1/sandboxes/{sandbox_id}/processes/{exec_id}/resize)
+	ResizeProcess(ctx context.Context, request ResizeProcessRequestObject) (ResizeProcessResponseObject, error)
 	// SignalProcess Send a signal to a process's group
 	// (POST /v1/sandboxes/{sandbox_id}/processes/{exec_id}/signal)
 	SignalProcess(ctx context.Context, request SignalProcessRequestObject) (SignalProcessResponseObject, error)
-	// WriteStdin Write to the stdin of a process that was started with `open_stdin`
+	// WriteStdin Write to the stdin of a process that was started with `open_stdin` or `tty`
 	// (POST /v1/sandboxes/{sandbox_id}/processes/{exec_id}/stdin)
 	WriteStdin(ctx context.Context, request WriteStdinRequestObject) (WriteStdinResponseObject, error)
 	// WaitProcess Wait for the end of a process
@@ -5746,6 +5983,34 @@ func (sh *strictHandler) GetProcess(w http.ResponseWriter, r *http.Request, sand
 	}
 }
 
+// AttachProcess operation middleware
+func (sh *strictHandler) AttachProcess(w http.ResponseWriter, r *http.Request, sandboxId SandboxIDParam, execId ExecIDParam, params AttachProcessParams) {
+	var request AttachProcessRequestObject
+
+	request.SandboxId = sandboxId
+	request.ExecId = execId
+	request.Params = params
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.AttachProcess(ctx, request.(AttachProcessRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "AttachProcess")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(AttachProcessResponseObject); ok {
+		if err := validResponse.VisitAttachProcessResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
 // GetProcessOutput operation middleware
 func (sh *strictHandler) GetProcessOutput(w http.ResponseWriter, r *http.Request, sandboxId SandboxIDParam, execId ExecIDParam, params GetProcessOutputParams) {
 	var request GetProcessOutputRequestObject
@@ -5767,6 +6032,41 @@ func (sh *strictHandler) GetProcessOutput(w http.ResponseWriter, r *http.Request
 		sh.options.ResponseErrorHandlerFunc(w, r, err)
 	} else if validResponse, ok := response.(GetProcessOutputResponseObject); ok {
 		if err := validResponse.VisitGetProcessOutputResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// ResizeProcess operation middleware
+func (sh *strictHandler) ResizeProcess(w http.ResponseWriter, r *http.Request, sandboxId SandboxIDParam, execId ExecIDParam, params ResizeProcessParams) {
+	var request ResizeProcessRequestObject
+
+	request.SandboxId = sandboxId
+	request.ExecId = execId
+	request.Params = params
+
+	var body ResizeProcessJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.ResizeProcess(ctx, request.(ResizeProcessRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ResizeProcess")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(ResizeProcessResponseObject); ok {
+		if err := validResponse.VisitResizeProcessResponse(w); err != nil {
 			sh.options.ResponseErrorHandlerFunc(w, r, err)
 		}
 	} else if response != nil {

@@ -19,6 +19,7 @@ func (f respond) VisitStreamEventsResponse(w http.ResponseWriter) error       { 
 func (f respond) VisitAddImageResponse(w http.ResponseWriter) error           { return f(w) }
 func (f respond) VisitExecResponse(w http.ResponseWriter) error               { return f(w) }
 func (f respond) VisitGetProcessOutputResponse(w http.ResponseWriter) error   { return f(w) }
+func (f respond) VisitAttachProcessResponse(w http.ResponseWriter) error      { return f(w) }
 func (f respond) VisitReadFileResponse(w http.ResponseWriter) error           { return f(w) }
 func (f respond) VisitReadCheckpointFileResponse(w http.ResponseWriter) error { return f(w) }
 func (f respond) VisitDiffCheckpointsResponse(w http.ResponseWriter) error    { return f(w) }

@@ -42,6 +42,14 @@ type process struct {
 	out, errs bytes.Buffer
 	in        bytes.Buffer
 	done      chan struct{}
+	more      chan struct{} // closed and replaced when out grows
+}
+
+// write adds to stdout. The caller holds the lock.
+func (p *process) write(data []byte) {
+	p.out.Write(data)
+	close(p.more)
+	p.more = make(chan struct{})
 }
 
 // New returns a Service with the image "debian".
@@ -168,14 +176,15 @@ func (s *Service) Usage(context.Context, string) (sandbox.Usage, error) {
 }
 
 // Exec knows echo, err (to stderr), raw (bytes that are not UTF-8), exit, cat,
-// block (until a signal) and true.
+// block (until a signal), size (of its terminal, now and whenever it changes,
+// until a signal) and true. At a terminal cat runs until its input is closed.
 func (s *Service) Exec(_ context.Context, id string, r sandbox.ExecRequest) (sandbox.Process, error) {
 	sb, err := s.change("Exec", id, func(*sandbox.Sandbox) {})
 	if err != nil {
 		return sandbox.Process{}, err
 	}
-	p := &process{done: make(chan struct{}), Process: sandbox.Process{
-		ID: "exec_" + ulid.Make().String(), SandboxID: sb.ID, Command: r.Command, Background: r.Background, PID: 7,
+	p := &process{done: make(chan struct{}), more: make(chan struct{}), Process: sandbox.Process{
+		ID: "exec_" + ulid.Make().String(), SandboxID: sb.ID, Command: r.Command, Background: r.Background, PID: 7, TTY: r.TTY != nil,
 		State: sandbox.ProcessRunning, StartedAt: time.Now(),
 	}}
 	code := 0
@@ -196,13 +205,18 @@ func (s *Service) Exec(_ context.Context, id string, r sandbox.ExecRequest) (san
 			}
 		}
 	case "block":
+	case "size":
+		if r.TTY == nil {
+			return sandbox.Process{}, sandbox.Errorf(sandbox.CodeNotExecutable, "size needs a terminal")
+		}
+		fmt.Fprintf(&p.out, "size %d %d\r\n", r.TTY.Rows, r.TTY.Cols)
 	default:
 		return sandbox.Process{}, sandbox.Errorf(sandbox.CodeCommandNotFound, "there is no %q in the sandbox", r.Command[0])
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.procs[p.ID] = p
-	if r.Command[0] != "block" && !r.OpenStdin {
+	if r.Command[0] != "block" && r.Command[0] != "size" && !r.OpenStdin && !(r.TTY != nil && r.Command[0] == "cat") {
 		p.end(code, "")
 	}
 	return p.Process, nil
@@ -264,16 +278,24 @@ func (s *Service) Follow(ctx context.Context, _, id string, stream sandbox.Strea
 	if err != nil {
 		return err
 	}
-	select {
-	case <-p.done:
-	case <-ctx.Done():
-		return ctx.Err()
+	for {
+		s.mu.Lock()
+		more := p.more
+		s.mu.Unlock()
+		o, err := s.ProcessOutput(ctx, "", id, stream, offset, 1<<30)
+		if err == nil && len(o.Data) > 0 {
+			err = fn(o.Data)
+		}
+		if offset = o.Next; err != nil || o.EOF {
+			return err
+		}
+		select {
+		case <-more:
+		case <-p.done:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	}
-	o, err := s.ProcessOutput(ctx, "", id, stream, offset, 1<<30)
-	if err != nil || len(o.Data) == 0 {
-		return err
-	}
-	return fn(o.Data)
 }
 
 func (s *Service) ProcessOutput(_ context.Context, _, id string, stream sandbox.Stream, offset int64, most int) (sandbox.Output, error) {
@@ -332,8 +354,35 @@ func (s *Service) WriteStdin(_ context.Context, _, id string, data []byte) error
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	p.out.Write(data)
+	p.write(data)
 	return nil
+}
+
+func (s *Service) Resize(_ context.Context, _, id string, size sandbox.TTY) error {
+	p, err := s.proc(id)
+	if err != nil {
+		return err
+	}
+	if !p.TTY {
+		return sandbox.Invalid("exec_id", "it has no terminal")
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p.write(fmt.Appendf(nil, "size %d %d\r\n", size.Rows, size.Cols))
+	return nil
+}
+
+func (s *Service) OutputRange(_ context.Context, _, id string, stream sandbox.Stream) (start, end int64, err error) {
+	p, err := s.proc(id)
+	if err != nil {
+		return 0, 0, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if stream == sandbox.Stderr {
+		return 0, int64(p.errs.Len()), nil
+	}
+	return 0, int64(p.out.Len()), nil
 }
 
 func (s *Service) CloseStdin(_ context.Context, _, id string) error {

@@ -320,6 +320,11 @@ type ClientInterface interface {
 	// `stdout_base64` and `stderr_base64` as well. Each is cut at `max_output_bytes`; at `output_limit_bytes` the
 	// command is killed.
 	//
+	// With `tty` the command has a terminal of that size: what it prints is all in `stdout`, it leads a session, and
+	// what is written to its stdin is typed there. Of its output the last (as much as the default of
+	// `output_limit_bytes`) is kept unless `output_limit_bytes` is given; what was dropped reads as zero bytes. When the command ends,
+	// what it left at the terminal is hung up.
+	//
 	// Takes any type of body and a specified content type.
 	//
 	// Corresponds with POST /v1/sandboxes/{sandbox_id}/exec (the `Exec` operationId).
@@ -336,6 +341,11 @@ type ClientInterface interface {
 	// `stdout` and `stderr` are text. Where the output is not valid UTF-8 the exact bytes are in
 	// `stdout_base64` and `stderr_base64` as well. Each is cut at `max_output_bytes`; at `output_limit_bytes` the
 	// command is killed.
+	//
+	// With `tty` the command has a terminal of that size: what it prints is all in `stdout`, it leads a session, and
+	// what is written to its stdin is typed there. Of its output the last (as much as the default of
+	// `output_limit_bytes`) is kept unless `output_limit_bytes` is given; what was dropped reads as zero bytes. When the command ends,
+	// what it left at the terminal is hung up.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -400,6 +410,21 @@ type ClientInterface interface {
 	// Corresponds with GET /v1/sandboxes/{sandbox_id}/processes/{exec_id} (the `GetProcess` operationId).
 	GetProcess(ctx context.Context, sandboxId SandboxIDParam, execId ExecIDParam, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// AttachProcess Attach to a process by WebSocket
+	//
+	// Any number of callers may be attached at once. Closing the connection detaches: the process goes on, and
+	// attaching again at an offset goes on with its output. The connection stays through a checkpoint.
+	//
+	// From the server, binary messages are output, in order and without a gap. Text messages are an AttachMessage:
+	// `attached` first, with the offset of the first byte that follows; `problem` when something that was asked for
+	// failed, after which the connection goes on unless it is closed; `exit` last, when the process has ended and all its
+	// output was sent, after which the connection is closed with status 1000.
+	//
+	// To the server, binary messages (of at most 65536 bytes) are input. Text messages are an AttachControl.
+	//
+	// Corresponds with GET /v1/sandboxes/{sandbox_id}/processes/{exec_id}/attach (the `AttachProcess` operationId).
+	AttachProcess(ctx context.Context, sandboxId SandboxIDParam, execId ExecIDParam, params *AttachProcessParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// GetProcessOutput Output of a process from an offset on
 	//
 	// JSON by default. `application/octet-stream` gives the bytes alone, with `Cairn-Next-Offset` and `Cairn-Eof` as
@@ -409,7 +434,23 @@ type ClientInterface interface {
 	// Corresponds with GET /v1/sandboxes/{sandbox_id}/processes/{exec_id}/output (the `GetProcessOutput` operationId).
 	GetProcessOutput(ctx context.Context, sandboxId SandboxIDParam, execId ExecIDParam, params *GetProcessOutputParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// ResizeProcessWithBody Change the size of a process's terminal
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/sandboxes/{sandbox_id}/processes/{exec_id}/resize (the `ResizeProcess` operationId).
+	ResizeProcessWithBody(ctx context.Context, sandboxId SandboxIDParam, execId ExecIDParam, params *ResizeProcessParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ResizeProcess Change the size of a process's terminal
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/sandboxes/{sandbox_id}/processes/{exec_id}/resize (the `ResizeProcess` operationId).
+	ResizeProcess(ctx context.Context, sandboxId SandboxIDParam, execId ExecIDParam, params *ResizeProcessParams, body ResizeProcessJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// SignalProcessWithBody Send a signal to a process's group
+	//
+	// The job in the foreground of its terminal, where it has one, gets the signal too.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -418,12 +459,16 @@ type ClientInterface interface {
 
 	// SignalProcess Send a signal to a process's group
 	//
+	// The job in the foreground of its terminal, where it has one, gets the signal too.
+	//
 	// Takes a body of the `application/json` content type.
 	//
 	// Corresponds with POST /v1/sandboxes/{sandbox_id}/processes/{exec_id}/signal (the `SignalProcess` operationId).
 	SignalProcess(ctx context.Context, sandboxId SandboxIDParam, execId ExecIDParam, params *SignalProcessParams, body SignalProcessJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// WriteStdinWithBody Write to the stdin of a process that was started with `open_stdin`
+	// WriteStdinWithBody Write to the stdin of a process that was started with `open_stdin` or `tty`
+	//
+	// To close the stdin of a terminal is to type its end-of-file character; more may be written after it.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -1021,6 +1066,11 @@ func (c *Client) DiffSandbox(ctx context.Context, sandboxId SandboxIDParam, para
 // `stdout_base64` and `stderr_base64` as well. Each is cut at `max_output_bytes`; at `output_limit_bytes` the
 // command is killed.
 //
+// With `tty` the command has a terminal of that size: what it prints is all in `stdout`, it leads a session, and
+// what is written to its stdin is typed there. Of its output the last (as much as the default of
+// `output_limit_bytes`) is kept unless `output_limit_bytes` is given; what was dropped reads as zero bytes. When the command ends,
+// what it left at the terminal is hung up.
+//
 // Takes any type of body and a specified content type.
 //
 // Corresponds with POST /v1/sandboxes/{sandbox_id}/exec (the `Exec` operationId).
@@ -1047,6 +1097,11 @@ func (c *Client) ExecWithBody(ctx context.Context, sandboxId SandboxIDParam, par
 // `stdout` and `stderr` are text. Where the output is not valid UTF-8 the exact bytes are in
 // `stdout_base64` and `stderr_base64` as well. Each is cut at `max_output_bytes`; at `output_limit_bytes` the
 // command is killed.
+//
+// With `tty` the command has a terminal of that size: what it prints is all in `stdout`, it leads a session, and
+// what is written to its stdin is typed there. Of its output the last (as much as the default of
+// `output_limit_bytes`) is kept unless `output_limit_bytes` is given; what was dropped reads as zero bytes. When the command ends,
+// what it left at the terminal is hung up.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -1201,6 +1256,31 @@ func (c *Client) GetProcess(ctx context.Context, sandboxId SandboxIDParam, execI
 	return c.Client.Do(req)
 }
 
+// AttachProcess Attach to a process by WebSocket
+//
+// Any number of callers may be attached at once. Closing the connection detaches: the process goes on, and
+// attaching again at an offset goes on with its output. The connection stays through a checkpoint.
+//
+// From the server, binary messages are output, in order and without a gap. Text messages are an AttachMessage:
+// `attached` first, with the offset of the first byte that follows; `problem` when something that was asked for
+// failed, after which the connection goes on unless it is closed; `exit` last, when the process has ended and all its
+// output was sent, after which the connection is closed with status 1000.
+//
+// To the server, binary messages (of at most 65536 bytes) are input. Text messages are an AttachControl.
+//
+// Corresponds with GET /v1/sandboxes/{sandbox_id}/processes/{exec_id}/attach (the `AttachProcess` operationId).
+func (c *Client) AttachProcess(ctx context.Context, sandboxId SandboxIDParam, execId ExecIDParam, params *AttachProcessParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewAttachProcessRequest(c.Server, sandboxId, execId, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // GetProcessOutput Output of a process from an offset on
 //
 // JSON by default. `application/octet-stream` gives the bytes alone, with `Cairn-Next-Offset` and `Cairn-Eof` as
@@ -1220,7 +1300,43 @@ func (c *Client) GetProcessOutput(ctx context.Context, sandboxId SandboxIDParam,
 	return c.Client.Do(req)
 }
 
+// ResizeProcessWithBody Change the size of a process's terminal
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/sandboxes/{sandbox_id}/processes/{exec_id}/resize (the `ResizeProcess` operationId).
+func (c *Client) ResizeProcessWithBody(ctx context.Context, sandboxId SandboxIDParam, execId ExecIDParam, params *ResizeProcessParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewResizeProcessRequestWithBody(c.Server, sandboxId, execId, params, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ResizeProcess Change the size of a process's terminal
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/sandboxes/{sandbox_id}/processes/{exec_id}/resize (the `ResizeProcess` operationId).
+func (c *Client) ResizeProcess(ctx context.Context, sandboxId SandboxIDParam, execId ExecIDParam, params *ResizeProcessParams, body ResizeProcessJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewResizeProcessRequest(c.Server, sandboxId, execId, params, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // SignalProcessWithBody Send a signal to a process's group
+//
+// The job in the foreground of its terminal, where it has one, gets the signal too.
 //
 // Takes any type of body and a specified content type.
 //
@@ -1239,6 +1355,8 @@ func (c *Client) SignalProcessWithBody(ctx context.Context, sandboxId SandboxIDP
 
 // SignalProcess Send a signal to a process's group
 //
+// The job in the foreground of its terminal, where it has one, gets the signal too.
+//
 // Takes a body of the `application/json` content type.
 //
 // Corresponds with POST /v1/sandboxes/{sandbox_id}/processes/{exec_id}/signal (the `SignalProcess` operationId).
@@ -1254,7 +1372,9 @@ func (c *Client) SignalProcess(ctx context.Context, sandboxId SandboxIDParam, ex
 	return c.Client.Do(req)
 }
 
-// WriteStdinWithBody Write to the stdin of a process that was started with `open_stdin`
+// WriteStdinWithBody Write to the stdin of a process that was started with `open_stdin` or `tty`
+//
+// To close the stdin of a terminal is to type its end-of-file character; more may be written after it.
 //
 // Takes any type of body and a specified content type.
 //
@@ -3304,6 +3424,98 @@ func NewGetProcessRequest(server string, sandboxId SandboxIDParam, execId ExecID
 	return req, nil
 }
 
+// NewAttachProcessRequest constructs an http.Request for the AttachProcess method
+func NewAttachProcessRequest(server string, sandboxId SandboxIDParam, execId ExecIDParam, params *AttachProcessParams) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "sandbox_id", sandboxId, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	var pathParam1 string
+
+	pathParam1, err = runtime.StyleParamWithOptions("simple", false, "exec_id", execId, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/sandboxes/%s/processes/%s/attach", pathParam0, pathParam1)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Stream != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "stream", *params.Stream, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Offset != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "offset", *params.Offset, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: "int64"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Tail != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "tail", *params.Tail, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: "int64"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
 // NewGetProcessOutputRequest constructs an http.Request for the GetProcessOutput method
 func NewGetProcessOutputRequest(server string, sandboxId SandboxIDParam, execId ExecIDParam, params *GetProcessOutputParams) (*http.Request, error) {
 	var err error
@@ -3403,6 +3615,75 @@ func NewGetProcessOutputRequest(server string, sandboxId SandboxIDParam, execId 
 	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
 	if err != nil {
 		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewResizeProcessRequest calls the generic ResizeProcess builder with application/json body
+func NewResizeProcessRequest(server string, sandboxId SandboxIDParam, execId ExecIDParam, params *ResizeProcessParams, body ResizeProcessJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewResizeProcessRequestWithBody(server, sandboxId, execId, params, "application/json", bodyReader)
+}
+
+// NewResizeProcessRequestWithBody constructs an http.Request for the ResizeProcess method, with any body, and a specified content type
+func NewResizeProcessRequestWithBody(server string, sandboxId SandboxIDParam, execId ExecIDParam, params *ResizeProcessParams, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "sandbox_id", sandboxId, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	var pathParam1 string
+
+	pathParam1, err = runtime.StyleParamWithOptions("simple", false, "exec_id", execId, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/sandboxes/%s/processes/%s/resize", pathParam0, pathParam1)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	if params != nil {
+
+		if params.IdempotencyKey != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", *params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Idempotency-Key", headerParam0)
+		}
+
 	}
 
 	return req, nil
@@ -4114,6 +4395,11 @@ type ClientWithResponsesInterface interface {
 	// `stdout_base64` and `stderr_base64` as well. Each is cut at `max_output_bytes`; at `output_limit_bytes` the
 	// command is killed.
 	//
+	// With `tty` the command has a terminal of that size: what it prints is all in `stdout`, it leads a session, and
+	// what is written to its stdin is typed there. Of its output the last (as much as the default of
+	// `output_limit_bytes`) is kept unless `output_limit_bytes` is given; what was dropped reads as zero bytes. When the command ends,
+	// what it left at the terminal is hung up.
+	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /v1/sandboxes/{sandbox_id}/exec (the `Exec` operationId).
@@ -4130,6 +4416,11 @@ type ClientWithResponsesInterface interface {
 	// `stdout` and `stderr` are text. Where the output is not valid UTF-8 the exact bytes are in
 	// `stdout_base64` and `stderr_base64` as well. Each is cut at `max_output_bytes`; at `output_limit_bytes` the
 	// command is killed.
+	//
+	// With `tty` the command has a terminal of that size: what it prints is all in `stdout`, it leads a session, and
+	// what is written to its stdin is typed there. Of its output the last (as much as the default of
+	// `output_limit_bytes`) is kept unless `output_limit_bytes` is given; what was dropped reads as zero bytes. When the command ends,
+	// what it left at the terminal is hung up.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -4204,6 +4495,23 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /v1/sandboxes/{sandbox_id}/processes/{exec_id} (the `GetProcess` operationId).
 	GetProcessWithResponse(ctx context.Context, sandboxId SandboxIDParam, execId ExecIDParam, reqEditors ...RequestEditorFn) (*GetProcessResponse, error)
 
+	// AttachProcessWithResponse Attach to a process by WebSocket
+	//
+	// Any number of callers may be attached at once. Closing the connection detaches: the process goes on, and
+	// attaching again at an offset goes on with its output. The connection stays through a checkpoint.
+	//
+	// From the server, binary messages are output, in order and without a gap. Text messages are an AttachMessage:
+	// `attached` first, with the offset of the first byte that follows; `problem` when something that was asked for
+	// failed, after which the connection goes on unless it is closed; `exit` last, when the process has ended and all its
+	// output was sent, after which the connection is closed with status 1000.
+	//
+	// To the server, binary messages (of at most 65536 bytes) are input. Text messages are an AttachControl.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/sandboxes/{sandbox_id}/processes/{exec_id}/attach (the `AttachProcess` operationId).
+	AttachProcessWithResponse(ctx context.Context, sandboxId SandboxIDParam, execId ExecIDParam, params *AttachProcessParams, reqEditors ...RequestEditorFn) (*AttachProcessResponse, error)
+
 	// GetProcessOutputWithResponse Output of a process from an offset on
 	//
 	// JSON by default. `application/octet-stream` gives the bytes alone, with `Cairn-Next-Offset` and `Cairn-Eof` as
@@ -4215,7 +4523,23 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /v1/sandboxes/{sandbox_id}/processes/{exec_id}/output (the `GetProcessOutput` operationId).
 	GetProcessOutputWithResponse(ctx context.Context, sandboxId SandboxIDParam, execId ExecIDParam, params *GetProcessOutputParams, reqEditors ...RequestEditorFn) (*GetProcessOutputResponse, error)
 
+	// ResizeProcessWithBodyWithResponse Change the size of a process's terminal
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/sandboxes/{sandbox_id}/processes/{exec_id}/resize (the `ResizeProcess` operationId).
+	ResizeProcessWithBodyWithResponse(ctx context.Context, sandboxId SandboxIDParam, execId ExecIDParam, params *ResizeProcessParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ResizeProcessResponse, error)
+
+	// ResizeProcessWithResponse Change the size of a process's terminal
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/sandboxes/{sandbox_id}/processes/{exec_id}/resize (the `ResizeProcess` operationId).
+	ResizeProcessWithResponse(ctx context.Context, sandboxId SandboxIDParam, execId ExecIDParam, params *ResizeProcessParams, body ResizeProcessJSONRequestBody, reqEditors ...RequestEditorFn) (*ResizeProcessResponse, error)
+
 	// SignalProcessWithBodyWithResponse Send a signal to a process's group
+	//
+	// The job in the foreground of its terminal, where it has one, gets the signal too.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -4224,12 +4548,16 @@ type ClientWithResponsesInterface interface {
 
 	// SignalProcessWithResponse Send a signal to a process's group
 	//
+	// The job in the foreground of its terminal, where it has one, gets the signal too.
+	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /v1/sandboxes/{sandbox_id}/processes/{exec_id}/signal (the `SignalProcess` operationId).
 	SignalProcessWithResponse(ctx context.Context, sandboxId SandboxIDParam, execId ExecIDParam, params *SignalProcessParams, body SignalProcessJSONRequestBody, reqEditors ...RequestEditorFn) (*SignalProcessResponse, error)
 
-	// WriteStdinWithBodyWithResponse Write to the stdin of a process that was started with `open_stdin`
+	// WriteStdinWithBodyWithResponse Write to the stdin of a process that was started with `open_stdin` or `tty`
+	//
+	// To close the stdin of a terminal is to type its end-of-file character; more may be written after it.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -5884,6 +6212,47 @@ func (r GetProcessResponse) ContentType() string {
 	return ""
 }
 
+type AttachProcessResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r AttachProcessResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r AttachProcessResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r AttachProcessResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r AttachProcessResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r AttachProcessResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 // GetProcessOutputResponse200Headers the declared response headers of an HTTP 200 response for GetProcessOutput
 type GetProcessOutputResponse200Headers struct {
 	CairnEof        *string
@@ -5934,6 +6303,47 @@ func (r GetProcessOutputResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r GetProcessOutputResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type ResizeProcessResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ResizeProcessResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ResizeProcessResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ResizeProcessResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ResizeProcessResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ResizeProcessResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -6722,6 +7132,11 @@ func (c *ClientWithResponses) DiffSandboxWithResponse(ctx context.Context, sandb
 // `stdout_base64` and `stderr_base64` as well. Each is cut at `max_output_bytes`; at `output_limit_bytes` the
 // command is killed.
 //
+// With `tty` the command has a terminal of that size: what it prints is all in `stdout`, it leads a session, and
+// what is written to its stdin is typed there. Of its output the last (as much as the default of
+// `output_limit_bytes`) is kept unless `output_limit_bytes` is given; what was dropped reads as zero bytes. When the command ends,
+// what it left at the terminal is hung up.
+//
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
 // Corresponds with POST /v1/sandboxes/{sandbox_id}/exec (the `Exec` operationId).
@@ -6744,6 +7159,11 @@ func (c *ClientWithResponses) ExecWithBodyWithResponse(ctx context.Context, sand
 // `stdout` and `stderr` are text. Where the output is not valid UTF-8 the exact bytes are in
 // `stdout_base64` and `stderr_base64` as well. Each is cut at `max_output_bytes`; at `output_limit_bytes` the
 // command is killed.
+//
+// With `tty` the command has a terminal of that size: what it prints is all in `stdout`, it leads a session, and
+// what is written to its stdin is typed there. Of its output the last (as much as the default of
+// `output_limit_bytes`) is kept unless `output_limit_bytes` is given; what was dropped reads as zero bytes. When the command ends,
+// what it left at the terminal is hung up.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -6872,6 +7292,29 @@ func (c *ClientWithResponses) GetProcessWithResponse(ctx context.Context, sandbo
 	return ParseGetProcessResponse(rsp)
 }
 
+// AttachProcessWithResponse Attach to a process by WebSocket
+//
+// Any number of callers may be attached at once. Closing the connection detaches: the process goes on, and
+// attaching again at an offset goes on with its output. The connection stays through a checkpoint.
+//
+// From the server, binary messages are output, in order and without a gap. Text messages are an AttachMessage:
+// `attached` first, with the offset of the first byte that follows; `problem` when something that was asked for
+// failed, after which the connection goes on unless it is closed; `exit` last, when the process has ended and all its
+// output was sent, after which the connection is closed with status 1000.
+//
+// To the server, binary messages (of at most 65536 bytes) are input. Text messages are an AttachControl.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/sandboxes/{sandbox_id}/processes/{exec_id}/attach (the `AttachProcess` operationId).
+func (c *ClientWithResponses) AttachProcessWithResponse(ctx context.Context, sandboxId SandboxIDParam, execId ExecIDParam, params *AttachProcessParams, reqEditors ...RequestEditorFn) (*AttachProcessResponse, error) {
+	rsp, err := c.AttachProcess(ctx, sandboxId, execId, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseAttachProcessResponse(rsp)
+}
+
 // GetProcessOutputWithResponse Output of a process from an offset on
 //
 // JSON by default. `application/octet-stream` gives the bytes alone, with `Cairn-Next-Offset` and `Cairn-Eof` as
@@ -6889,7 +7332,35 @@ func (c *ClientWithResponses) GetProcessOutputWithResponse(ctx context.Context, 
 	return ParseGetProcessOutputResponse(rsp)
 }
 
+// ResizeProcessWithBodyWithResponse Change the size of a process's terminal
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/sandboxes/{sandbox_id}/processes/{exec_id}/resize (the `ResizeProcess` operationId).
+func (c *ClientWithResponses) ResizeProcessWithBodyWithResponse(ctx context.Context, sandboxId SandboxIDParam, execId ExecIDParam, params *ResizeProcessParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ResizeProcessResponse, error) {
+	rsp, err := c.ResizeProcessWithBody(ctx, sandboxId, execId, params, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseResizeProcessResponse(rsp)
+}
+
+// ResizeProcessWithResponse Change the size of a process's terminal
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/sandboxes/{sandbox_id}/processes/{exec_id}/resize (the `ResizeProcess` operationId).
+func (c *ClientWithResponses) ResizeProcessWithResponse(ctx context.Context, sandboxId SandboxIDParam, execId ExecIDParam, params *ResizeProcessParams, body ResizeProcessJSONRequestBody, reqEditors ...RequestEditorFn) (*ResizeProcessResponse, error) {
+	rsp, err := c.ResizeProcess(ctx, sandboxId, execId, params, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseResizeProcessResponse(rsp)
+}
+
 // SignalProcessWithBodyWithResponse Send a signal to a process's group
+//
+// The job in the foreground of its terminal, where it has one, gets the signal too.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -6904,6 +7375,8 @@ func (c *ClientWithResponses) SignalProcessWithBodyWithResponse(ctx context.Cont
 
 // SignalProcessWithResponse Send a signal to a process's group
 //
+// The job in the foreground of its terminal, where it has one, gets the signal too.
+//
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
 // Corresponds with POST /v1/sandboxes/{sandbox_id}/processes/{exec_id}/signal (the `SignalProcess` operationId).
@@ -6915,7 +7388,9 @@ func (c *ClientWithResponses) SignalProcessWithResponse(ctx context.Context, san
 	return ParseSignalProcessResponse(rsp)
 }
 
-// WriteStdinWithBodyWithResponse Write to the stdin of a process that was started with `open_stdin`
+// WriteStdinWithBodyWithResponse Write to the stdin of a process that was started with `open_stdin` or `tty`
+//
+// To close the stdin of a terminal is to type its end-of-file character; more may be written after it.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -8134,6 +8609,35 @@ func ParseGetProcessResponse(rsp *http.Response) (*GetProcessResponse, error) {
 	return response, nil
 }
 
+// ParseAttachProcessResponse parses an HTTP response from a AttachProcessWithResponse call
+func ParseAttachProcessResponse(rsp *http.Response) (*AttachProcessResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &AttachProcessResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case rsp.StatusCode == 101:
+		break // No content-type
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
 // ParseGetProcessOutputResponse parses an HTTP response from a GetProcessOutputWithResponse call
 func ParseGetProcessOutputResponse(rsp *http.Response) (*GetProcessOutputResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
@@ -8185,6 +8689,35 @@ func ParseGetProcessOutputResponse(rsp *http.Response) (*GetProcessOutputRespons
 			headers.CairnNextOffset = &value
 		}
 		response.Headers200 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseResizeProcessResponse parses an HTTP response from a ResizeProcessWithResponse call
+func ParseResizeProcessResponse(rsp *http.Response) (*ResizeProcessResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ResizeProcessResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case rsp.StatusCode == 204:
+		break // No content-type
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
 	}
 
 	return response, nil

@@ -382,6 +382,32 @@ func (e WriteFileParamsType) Valid() bool {
 	}
 }
 
+// AttachControl What an attached caller asks for, as a text message. One of its fields.
+type AttachControl struct {
+	// CloseStdin After the input that was sent before it.
+	CloseStdin *bool `json:"close_stdin,omitempty"`
+
+	// Resize Size of a terminal in characters.
+	Resize *TerminalSize `json:"resize,omitempty"`
+
+	// Signal Signal for the process's group: a number, or a name such as SIGINT.
+	Signal *any `json:"signal,omitempty"`
+}
+
+// AttachMessage What the server tells an attached caller, as a text message. One of its fields.
+type AttachMessage struct {
+	Attached *Attached `json:"attached,omitempty"`
+	Exit     *Process  `json:"exit,omitempty"`
+	Problem  *Problem  `json:"problem,omitempty"`
+}
+
+// Attached defines model for Attached.
+type Attached struct {
+	// Offset Of the first byte of output that follows.
+	Offset  int64   `json:"offset"`
+	Process Process `json:"process"`
+}
+
 // Change defines model for Change.
 type Change struct {
 	ContentChanged bool       `json:"content_changed"`
@@ -620,8 +646,8 @@ type Exec struct {
 	// TimeoutMs Then the whole process group is killed; 0 for none.
 	TimeoutMs *int64 `json:"timeout_ms,omitempty"`
 
-	// Tty Reserved; only false is supported.
-	Tty *bool `json:"tty,omitempty"`
+	// Tty Size of a terminal in characters.
+	Tty *TerminalSize `json:"tty,omitempty"`
 
 	// User name, uid, name:group or uid:gid; empty for the image's.
 	User *User `json:"user,omitempty"`
@@ -906,7 +932,10 @@ type Process struct {
 	State     ProcessState `json:"state"`
 	TimedOut  bool         `json:"timed_out"`
 	Truncated bool         `json:"truncated"`
-	User      string       `json:"user"`
+
+	// Tty It has a terminal.
+	Tty  bool   `json:"tty"`
+	User string `json:"user"`
 }
 
 // ProcessState defines model for Process.State.
@@ -1077,6 +1106,12 @@ type Sizes struct {
 
 // Stream defines model for Stream.
 type Stream string
+
+// TerminalSize Size of a terminal in characters.
+type TerminalSize struct {
+	Cols int `json:"cols"`
+	Rows int `json:"rows"`
+}
 
 // Time defines model for Time.
 type Time = time.Time
@@ -1358,6 +1393,18 @@ type PauseSandboxParams struct {
 	IdempotencyKey *IdempotencyKeyParam `json:"Idempotency-Key,omitempty"`
 }
 
+// AttachProcessParams defines parameters for AttachProcess.
+type AttachProcessParams struct {
+	// Stream Which output; stdout unless given. A terminal has only that.
+	Stream *Stream `form:"stream,omitempty" json:"stream,omitempty"`
+
+	// Offset First byte wanted. Where it is no longer kept, what comes first of what is.
+	Offset *int64 `form:"offset,omitempty" json:"offset,omitempty"`
+
+	// Tail Begin at most so many bytes before the present end instead.
+	Tail *int64 `form:"tail,omitempty" json:"tail,omitempty"`
+}
+
 // GetProcessOutputParams defines parameters for GetProcessOutput.
 type GetProcessOutputParams struct {
 	// Stream Which output; stdout unless given.
@@ -1371,6 +1418,12 @@ type GetProcessOutputParams struct {
 
 	// Wait Wait so many milliseconds for output when there is none yet.
 	Wait *int `form:"wait,omitempty" json:"wait,omitempty"`
+}
+
+// ResizeProcessParams defines parameters for ResizeProcess.
+type ResizeProcessParams struct {
+	// IdempotencyKey Makes a repeated request give the first one's answer.
+	IdempotencyKey *IdempotencyKeyParam `json:"Idempotency-Key,omitempty"`
 }
 
 // SignalProcessParams defines parameters for SignalProcess.
@@ -1429,6 +1482,9 @@ type ExecJSONRequestBody = Exec
 
 // ForkSandboxJSONRequestBody defines body for ForkSandbox for application/json ContentType.
 type ForkSandboxJSONRequestBody = Fork
+
+// ResizeProcessJSONRequestBody defines body for ResizeProcess for application/json ContentType.
+type ResizeProcessJSONRequestBody = TerminalSize
 
 // SignalProcessJSONRequestBody defines body for SignalProcess for application/json ContentType.
 type SignalProcessJSONRequestBody = Signal
