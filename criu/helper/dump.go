@@ -1,0 +1,104 @@
+package helper
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"cairn/criu/internal/frame"
+
+	"github.com/checkpoint-restore/go-criu/v7"
+	"google.golang.org/protobuf/proto"
+)
+
+// dumping is told by CRIU what it is about to do.
+type dumping struct {
+	criu.NoNotify
+	c       *conn
+	tree    *tree
+	root    int
+	filters int
+	err     error
+	marks   map[string]int64
+	begun   time.Time
+}
+
+// PostDump is called when the tree is dumped and stands still.
+func (d *dumping) PostDump() error {
+	d.marks["stopped"] = time.Since(d.begun).Microseconds()
+	checked := make(chan error, 1)
+	go func() { checked <- d.tree.check(d.root, d.filters) }()
+	err := d.c.ask(frame.Event{Kind: frame.Stopped})
+	d.err = errors.Join(<-checked, err)
+	d.marks["captured"] = time.Since(d.begun).Microseconds()
+	return d.err
+}
+
+func dump(c *conn, s frame.Setup) frame.Event {
+	w, err := startWorker(s, nil)
+	if err != nil {
+		return failed(err)
+	}
+	filters, err := readFilters(s.PID)
+	if err == nil {
+		err = c.tell(frame.Event{Kind: frame.Ready})
+	}
+	var q frame.Request
+	if err == nil {
+		err = c.dec.Decode(&q)
+	}
+	t := &tree{}
+	if err == nil {
+		t, err = openTree(s.PID)
+	}
+	if err != nil {
+		_ = w.end()
+		return failed(err)
+	}
+	defer t.Close()
+	o := options(q)
+	o.Pid = proto.Int32(int32(q.Root))
+	o.LeaveRunning = proto.Bool(q.LeaveRunning)
+	o.Timeout = proto.Uint32(q.TimeoutS)
+	if q.Parent != "" {
+		o.ParentImg = proto.String(q.Parent)
+	}
+	if q.TrackMemory {
+		o.TrackMem = proto.Bool(true)
+	}
+	d := &dumping{c: c, tree: t, root: q.Root, filters: len(filters), marks: map[string]int64{}, begun: time.Now()}
+	err = w.Dump(o, d)
+	d.marks["answered"] = time.Since(d.begun).Microseconds()
+	end := w.end()
+	d.marks["ended"] = time.Since(d.begun).Microseconds()
+	if err != nil {
+		return d.failed(err, end, w, q)
+	}
+	e := frame.Event{Micros: d.marks}
+	images := os.NewFile(frame.FDHostImages, "images")
+	defer images.Close()
+	if err := addFilters(images, filters); err != nil {
+		return failed(fmt.Errorf("add the system call filters to the images: %w", err))
+	}
+	if e.Files, err = freeSizes(images, q.External); err != nil {
+		return failed(fmt.Errorf("edit the list of files: %w", err))
+	}
+	if e.Dump, err = readStats(images); err != nil {
+		return failed(fmt.Errorf("read CRIU's figures: %w", err))
+	}
+	d.marks["edited"] = time.Since(d.begun).Microseconds()
+	return e
+}
+
+// failed explains why the dump did not work.
+func (d *dumping) failed(err, end error, w *worker, q frame.Request) frame.Event {
+	var f *refusal
+	switch {
+	case errors.As(d.err, &f):
+		return frame.Event{Failure: &f.Failure}
+	case errors.Is(d.err, errAborted):
+		return frame.Event{Failure: &frame.Failure{Code: "aborted", Message: "the caller gave up"}}
+	}
+	return frame.Event{Failure: explain(w.log.text(), errors.Join(err, end), d.tree, "dump")}
+}

@@ -1,0 +1,43 @@
+package helper
+
+import "golang.org/x/sys/unix"
+
+// dumpFilter is a system call filter for a dumping CRIU. CRIU suspends the filters of the
+// processes it dumps, and reads them, both of which the kernel allows to nobody in a user
+// namespace. It may believe that they are suspended: the filter that sandboxes have lets
+// through all that CRIU makes the processes do, and a process that added a filter of its
+// own is refused. And it is told that there are none to read: they are added to the
+// images afterwards, as PID 1 has them (see addFilters).
+func dumpFilter() []unix.SockFilter {
+	const (
+		offNr, offArg0, offArg3 = 0, 16, 40
+		suspend                 = 1 << 21 // PTRACE_O_SUSPEND_SECCOMP
+		getFilter               = 0x420c  // PTRACE_SECCOMP_GET_FILTER
+		allow                   = 0x7fff0000
+		errno                   = 0x00050000
+	)
+	load := func(off uint32) unix.SockFilter {
+		return unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: off}
+	}
+	equal := func(k uint32, jt, jf uint8) unix.SockFilter {
+		return unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: k, Jt: jt, Jf: jf}
+	}
+	anyOf := func(k uint32, jt, jf uint8) unix.SockFilter {
+		return unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JSET | unix.BPF_K, K: k, Jt: jt, Jf: jf}
+	}
+	ret := func(k uint32) unix.SockFilter {
+		return unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: k}
+	}
+	return []unix.SockFilter{
+		load(offNr),
+		equal(unix.SYS_PTRACE, 0, 5), // others: allow
+		load(offArg0),
+		equal(getFilter, 5, 0),              // no filter at that index
+		equal(unix.PTRACE_SETOPTIONS, 0, 2), // others: allow
+		load(offArg3),                       //
+		anyOf(suspend, 1, 0),
+		ret(allow),
+		ret(errno | 0), // done
+		ret(errno | uint32(unix.ENOENT)),
+	}
+}

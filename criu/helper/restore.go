@@ -1,0 +1,88 @@
+package helper
+
+import (
+	"errors"
+	"os"
+	"time"
+
+	"cairn/criu/internal/frame"
+
+	"github.com/checkpoint-restore/go-criu/v7"
+)
+
+// restoring is told by CRIU what it is about to do.
+type restoring struct {
+	criu.NoNotify
+	c     *conn
+	root  int
+	err   error
+	tree  *tree
+	want  int
+	marks map[string]int64
+	begun time.Time
+}
+
+// PostRestore is called when the tree is there and stands still.
+func (r *restoring) PostRestore(pid int32) error {
+	r.marks["restored"] = time.Since(r.begun).Microseconds()
+	r.root = int(pid)
+	r.err = r.c.ask(frame.Event{Kind: frame.Restored, Root: r.root})
+	r.marks["kept"] = time.Since(r.begun).Microseconds()
+	return r.err
+}
+
+// PostResume is called when the tree runs. Only then does it have its final rights.
+func (r *restoring) PostResume() error {
+	r.err = r.tree.checkRestored(r.want)
+	r.marks["resumed"] = time.Since(r.begun).Microseconds()
+	return r.err
+}
+
+func restore(c *conn, s frame.Setup) frame.Event {
+	images := os.NewFile(frame.FDHostImages, "images")
+	defer images.Close()
+	taken, err := pidsOf(images)
+	if err != nil {
+		return frame.Event{Failure: &frame.Failure{Code: "images", Resource: "images", Message: "the images can't be read: " + err.Error()}}
+	}
+	likePID1(s.PID)
+	w, err := startWorker(s, taken)
+	if err != nil {
+		return failed(err)
+	}
+	err = c.tell(frame.Event{Kind: frame.Ready})
+	var q frame.Request
+	if err == nil {
+		err = c.dec.Decode(&q)
+	}
+	t := &tree{}
+	if err == nil {
+		t, err = openTree(s.PID)
+	}
+	if err != nil {
+		_ = w.end()
+		return failed(err)
+	}
+	defer t.Close()
+	r := &restoring{c: c, tree: t, want: t.filters(1), marks: map[string]int64{}, begun: time.Now()}
+	o := options(q)
+	err = w.Restore(o, r)
+	r.marks["answered"] = time.Since(r.begun).Microseconds()
+	end := w.end()
+	r.marks["ended"] = time.Since(r.begun).Microseconds()
+	if err == nil {
+		return frame.Event{Root: r.root, Micros: r.marks}
+	}
+	// Whoever is left of the tree is not what was dumped.
+	cleared := clearAll()
+	var f *refusal
+	switch {
+	case cleared.Failure != nil:
+		return cleared
+	case errors.As(r.err, &f):
+		return frame.Event{Failure: &f.Failure}
+	case errors.Is(r.err, errAborted):
+		return frame.Event{Failure: &frame.Failure{Code: "aborted", Message: "the caller gave up"}}
+	}
+	return frame.Event{Failure: explain(w.log.text(), errors.Join(err, end), t, "restore")}
+}

@@ -1,0 +1,128 @@
+package helper
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"sync"
+
+	"cairn/criu/internal/frame"
+
+	"github.com/checkpoint-restore/go-criu/v7"
+	"github.com/checkpoint-restore/go-criu/v7/rpc"
+	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/proto"
+)
+
+var errAborted = errors.New("aborted")
+
+// logLimit bounds what is kept of CRIU's log, in bytes: the beginning and the end.
+const logLimit = 64 << 10
+
+// worker is a CRIU that runs inside and waits for its one request.
+type worker struct {
+	*criu.Criu
+	log  tail
+	read sync.WaitGroup
+}
+
+// startWorker starts CRIU inside.
+func startWorker(s frame.Setup, taken map[int]bool) (*worker, error) {
+	w := &worker{Criu: criu.MakeCriu()}
+	r, wr, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	// It must go through two programs: the descriptor is not closed on exec.
+	logFD, err := unix.FcntlInt(wr.Fd(), unix.F_DUPFD, frame.FDCgroup+s.Cgroups)
+	wr.Close()
+	if err != nil {
+		r.Close()
+		return nil, err
+	}
+	e := entry{Op: s.Op, Bundle: s.Bundle, Cgroups: s.Cgroups, LogFD: logFD, PIDs: candidates(taken)}
+	if s.Op == frame.OpRestore {
+		e.LastPID = gap(taken)
+	}
+	text, err := json.Marshal(e)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Setenv(enterVar, string(text)); err != nil {
+		return nil, err
+	}
+	w.SetCriuPath("/proc/self/exe")
+	err = w.Prepare()
+	unix.Close(logFD)
+	if err != nil {
+		r.Close()
+		return nil, fmt.Errorf("start CRIU: %w", err)
+	}
+	w.read.Go(func() {
+		defer r.Close()
+		_, _ = io.Copy(&w.log, r)
+	})
+	return w, nil
+}
+
+// end waits for CRIU to end. The error says how it ended, if not well.
+func (w *worker) end() error {
+	err := w.Cleanup()
+	w.read.Wait()
+	return err
+}
+
+// options are those that dump and restore have in common.
+func options(q frame.Request) *rpc.CriuOpts {
+	ignore := rpc.CriuCgMode_IGNORE
+	skip := rpc.CriuNetworkLockMethod_SKIP
+	return &rpc.CriuOpts{
+		ImagesDirFd:       proto.Int32(-1),
+		ImagesDir:         proto.String("/proc/self/fd/" + strconv.Itoa(frame.FDImages)),
+		LogLevel:          proto.Int32(int32(q.LogLevel)),
+		LogToStderr:       proto.Bool(true),
+		Unprivileged:      proto.Bool(true),
+		NetworkLock:       &skip,
+		FileLocks:         proto.Bool(true),
+		TcpClose:          proto.Bool(true),
+		TcpSkipInFlight:   proto.Bool(true),
+		EvasiveDevices:    proto.Bool(true),
+		GhostLimit:        proto.Uint32(q.GhostLimit),
+		ManageCgroupsMode: &ignore,
+	}
+}
+
+// tail keeps the beginning and the end of what is written to it.
+type tail struct {
+	mu    sync.Mutex
+	head  bytes.Buffer
+	rest  []byte
+	total int
+}
+
+func (t *tail) Write(b []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n := len(b)
+	t.total += n
+	if room := logLimit - t.head.Len(); room > 0 {
+		k := min(room, len(b))
+		t.head.Write(b[:k])
+		b = b[k:]
+	}
+	t.rest = append(t.rest, b...)
+	if len(t.rest) > 2*logLimit {
+		t.rest = append(t.rest[:0], t.rest[len(t.rest)-logLimit:]...)
+	}
+	return n, nil
+}
+
+func (t *tail) text() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.head.String() + string(t.rest)
+}
