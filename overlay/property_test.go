@@ -2,6 +2,7 @@ package overlay
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -46,7 +47,20 @@ func (m *machine) restart(layers []string) {
 // TestRandomHistory drives random changes, checkpoints, captures, restores,
 // forks and squashes through attached overlays. Every tree must come back as
 // it was, and every diff must be what two full walks say.
+//
+// -rapid.checks says how many histories; fewer than usual if it isn't given,
+// since each takes a good part of a second.
 func TestRandomHistory(t *testing.T) {
+	if f := flag.Lookup("rapid.checks"); f.Value.String() == f.DefValue {
+		if err := f.Value.Set("20"); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := f.Value.Set(f.DefValue); err != nil {
+				t.Error(err)
+			}
+		})
+	}
 	onEach(t, func(t *testing.T, p *Pool) {
 		runs := 0
 		rapid.Check(t, func(r *rapid.T) {
