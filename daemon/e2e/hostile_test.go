@@ -60,6 +60,9 @@ func TestControlFilesReplaced(t *testing.T) {
 			if got := h.secrets(t); got != secret {
 				t.Errorf("files of the host have changed: %s\nthey were %s", got, secret)
 			}
+			if got := ok(h.stateOf(sb.Id))(t); got != before {
+				t.Errorf("the restored sandbox has %s", got)
+			}
 			child := ok(h.fork(now.Id))(t)
 			if got := ok(h.stateOf(child.Id))(t); got != after {
 				t.Errorf("the fork has %s", got)
@@ -118,6 +121,43 @@ func (h *host) secrets(t *testing.T) string {
 	done(t, err)
 	b.WriteString(st.Mode().String())
 	return b.String()
+}
+
+// TestOutputReplaced has root inside put links where the daemon reads output.
+func TestOutputReplaced(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, options{})
+	const secret = "of the host"
+	file := filepath.Join(h.base, "secret")
+	done(t, os.WriteFile(file, []byte(secret), 0o644))
+	for _, c := range []struct{ name, script string }{
+		{"a link to a file", "ln -s " + file + " $out"},
+		{"a link out of the directory", "ln -s ../../../container.json $out"},
+		{"a fifo", "mkfifo $out"},
+		{"a directory", "mkdir $out"},
+		{"a link for the directory", "rmdir ${out%/*}; ln -s " + h.base + " ${out%/*}; ln -s secret ${out%/*}/stdout 2>/dev/null; true"},
+	} {
+		t.Run(strings.ReplaceAll(c.name, " ", "-"), func(t *testing.T) {
+			h.t = t
+			sb := ok(h.create(types.CreateSandbox{}))(t)
+			p := h.play(t, sb.Id, "idle", "/tmp/idle")
+			out := "/run/cairn/p/" + p.Id + "/stdout"
+			ok(h.sh(sb.Id, "out="+out+"; rm -r ${out%/*}/*; "+c.script))(t)
+			got, err := h.output(sb.Id, p.Id)
+			if err != nil {
+				h.refusal(t, err)
+			}
+			if strings.Contains(got, secret) || strings.Contains(got, "{") {
+				t.Errorf("the output is %q", got)
+			}
+			ok(h.sh(sb.Id, "true"))(t)
+			done(t, h.remove(sb.Id))
+			if raw, err := os.ReadFile(file); err != nil || string(raw) != secret {
+				t.Errorf("the host's file has %q, %v", raw, err)
+			}
+		})
+	}
+	h.t = t
 }
 
 // TestStemKilled has root inside kill its stem: another one takes over.

@@ -24,11 +24,11 @@ func TestHistories(t *testing.T) {
 	limitRapid(t)
 	t.Run("ext4", func(t *testing.T) {
 		t.Parallel()
-		histories(t, options{warm: 2, maxDepth: 3})
+		histories(t, options{warm: 2, maxDepth: 2})
 	})
 	t.Run("xfs", func(t *testing.T) {
 		t.Parallel()
-		histories(t, options{warm: 2, maxDepth: 3, pool: xfs(t, "1G")})
+		histories(t, options{warm: 2, maxDepth: 2, pool: xfs(t, "1G")})
 	})
 }
 
@@ -37,7 +37,7 @@ func limitRapid(t *testing.T) {
 	t.Helper()
 	given := map[string]bool{}
 	flag.Visit(func(f *flag.Flag) { given[f.Name] = true })
-	runs := "4"
+	runs := "6"
 	if n := os.Getenv("CAIRN_PROPERTY_RUNS"); n != "" {
 		runs = n
 	}
@@ -70,13 +70,18 @@ func histories(t *testing.T, o options) {
 		}()
 		done(r, os.Mkdir(s.dir, 0o711))
 		s.begin(r)
-		r.Repeat(map[string]func(*rapid.T){
-			"change": s.change, "change more": s.change, "checkpoint": s.checkpoint, "checkpoint again": s.checkpoint,
+		actions := map[string]func(*rapid.T){
 			"checkpoint while writing": s.checkpointWriting, "checkpoint while idle": s.checkpointIdle,
-			"restore": s.restore, "fork": s.fork, "fork now": s.forkNow, "delete checkpoint": s.deleteCheckpoint,
+			"fork": s.fork, "fork now": s.forkNow, "delete checkpoint": s.deleteCheckpoint,
 			"delete sandbox": s.deleteSandbox, "restart": s.restart, "crash": s.crash, "stop": s.stopped,
 			"browse": s.browse, "diff": s.diff, "verify": s.verify,
-		})
+		}
+		for i := range 4 { // what is done more often
+			actions[fmt.Sprint("change ", i)] = s.change
+			actions[fmt.Sprint("change and checkpoint ", i)] = func(r *rapid.T) { s.change(r); s.checkpoint(r) }
+			actions[fmt.Sprint("restore ", i%2)] = s.restore
+		}
+		r.Repeat(actions)
 		s.all(r)
 	})
 }
@@ -370,7 +375,16 @@ func (s *story) all(r *rapid.T) {
 	for _, w := range s.running {
 		s.same(r, "at the end", s.h.list(r, w.id), w.o.list(r))
 	}
+	if len(s.running) == 0 {
+		s.begin(r)
+	}
+	var probe string
+	for probe = range s.running {
+		break
+	}
 	for id, m := range s.checkpoints {
+		ok(s.h.restore(probe, id))(r)
+		s.same(r, "restored at the end", s.h.list(r, probe), m.tree)
 		if cp, err := s.h.verify(id); err != nil || cp.Durability != types.DurabilityDurable {
 			r.Fatalf("verify says %v of %s", err, cp.Durability)
 		}

@@ -3,6 +3,8 @@ package e2e
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -247,5 +249,25 @@ func TestOneAfterTheOther(t *testing.T) {
 	})
 	if got != before {
 		t.Errorf("the files are those of %q", got)
+	}
+}
+
+// TestDeletedStaysDeleted lists a directory after the layers in which a file was
+// made and deleted were squashed.
+func TestDeletedStaysDeleted(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, options{maxDepth: 2})
+	sb := ok(h.create(types.CreateSandbox{}))(t)
+	var last types.Checkpoint
+	for _, script := range []string{"mkdir -p /w/d && touch /w/a /w/d/a", "rm /w/a /w/d/a", "touch /w/b", "rm /w/b", "touch /w/c"} {
+		ok(h.sh(sb.Id, script))(t)
+		last = ok(h.durable(sb.Id))(t)
+	}
+	image := len(h.image.Layers)
+	eventually(t, "the layers are squashed", func() bool { return ok(h.getCheckpoint(last.Id))(t).Layers <= 2+image })
+	ok(h.restore(sb.Id, last.Id))(t)
+	got := slices.Sorted(maps.Keys(h.list(t, sb.Id)))
+	if want := []string{worked, worked + "/c", worked + "/d"}; !slices.Equal(got, want) {
+		t.Errorf("the directory lists %q, expected %q", got, want)
 	}
 }

@@ -16,7 +16,7 @@ import (
 // File is what matters of one path.
 type File struct {
 	Path     []byte
-	Type     string // "file", "directory", "symlink", "fifo", "socket", "device"
+	Type     string // "file", "directory", "symlink", "fifo", "socket", "device", or what is wrong
 	Mode     uint32
 	UID, GID uint32
 	Size     int64             // regular files
@@ -30,13 +30,14 @@ type File struct {
 func list(dir string) ([]File, error) {
 	var files []File
 	first := map[uint64]int{} // inode -> index of the first path
-	err := filepath.WalkDir(dir, func(p string, _ fs.DirEntry, err error) error {
-		if err != nil {
+	err := filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
+		if err != nil && d == nil { // not even its directory is there
 			return err
 		}
 		var st unix.Stat_t
 		if err := unix.Lstat(p, &st); err != nil {
-			return err
+			files = append(files, File{Path: []byte(p), Type: "listed, but " + errName(err)})
+			return nil
 		}
 		f := File{Path: []byte(p), Mode: st.Mode & 0o7777, UID: st.Uid, GID: st.Gid}
 		if st.Mtim.Nsec == setNanos {
