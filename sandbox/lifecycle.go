@@ -227,6 +227,18 @@ func (s *Service) markStopped(ctx context.Context, sb Sandbox, reason string) er
 	return s.putSandbox(ctx, &sb, "sandbox.stopped", map[string]any{"reason": reason})
 }
 
+// markFailed records that a sandbox cannot run as it is, and ends what is left of it.
+func (s *Service) markFailed(ctx context.Context, sb *Sandbox, reason string) error {
+	if sb.Container != "" {
+		s.destroy(ctx, sb.Container)
+	}
+	sb.Container, sb.State, sb.Reason = "", StateFailed, reason
+	if err := s.endProcesses(ctx, sb.ID); err != nil {
+		return err
+	}
+	return s.putSandbox(ctx, sb, "sandbox.failed", map[string]any{"reason": reason})
+}
+
 // Usage says what a sandbox uses now.
 func (s *Service) Usage(ctx context.Context, idOrName string) (Usage, error) {
 	sb, err := s.Sandbox(ctx, idOrName)

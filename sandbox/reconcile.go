@@ -96,12 +96,27 @@ func (s *Service) reconcileSandboxes(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	ids, err := s.o.Layers.List()
+	if err != nil {
+		return err
+	}
+	present := map[string]bool{}
+	for _, id := range ids {
+		present[id] = true
+	}
 	for _, sb := range all {
 		if sb.State == StateCreating { // nobody was ever told of it
 			if err := s.update(ctx, func(tx Tx) error { return tx.DeleteSandbox(sb.ID) }); err != nil {
 				return err
 			}
 			continue
+		}
+		for _, id := range slices.Concat([]string{sb.Upper}, sb.Base) {
+			if !present[id] && sb.State != StateFailed {
+				if err := s.markFailed(ctx, &sb, "layer "+id+" is missing from the pool; restore it to a checkpoint"); err != nil {
+					return err
+				}
+			}
 		}
 		if sb.Container == "" {
 			continue

@@ -39,11 +39,11 @@ func (s *Service) Restore(ctx context.Context, idOrName string, r RestoreRequest
 	}
 	var res RestoreResult
 	switch {
-	case len(r.Paths) > 0:
+	case len(r.Paths) > 0 && sb.State != StateFailed:
 		res, err = s.restorePaths(ctx, sb, cp, r.Paths)
 	case sb.State == StateRunning, sb.State == StatePaused:
 		res, err = s.restoreLive(ctx, sb, cp)
-	case sb.State == StateStopped:
+	case (sb.State == StateStopped || sb.State == StateFailed) && len(r.Paths) == 0:
 		res, err = s.restoreStopped(ctx, sb, cp)
 	default:
 		err = Errorf(CodeConflict, "sandbox %s is %s", sb.Name, sb.State)
@@ -195,21 +195,29 @@ func (s *Service) restored(ctx context.Context, sb Sandbox, kept *Checkpoint, c 
 }
 
 // restoreStopped puts back a sandbox that has no container: only records change.
+// One that had failed is merely stopped then; of its damaged files nothing is kept.
 func (s *Service) restoreStopped(ctx context.Context, sb Sandbox, cp Checkpoint) (RestoreResult, error) {
 	img, err := s.imageOf(ctx, sb.ImageID)
 	if err != nil {
 		return RestoreResult{}, err
 	}
-	empty, err := s.o.Layers.Empty(sb.Upper)
-	if err != nil {
-		return RestoreResult{}, err
+	changed := false
+	if sb.State != StateFailed {
+		empty, err := s.o.Layers.Empty(sb.Upper)
+		if err != nil {
+			return RestoreResult{}, err
+		}
+		changed = !empty
 	}
 	a, err := s.freshUpper(ctx, sb, cp.Stack, len(img.Layers))
 	if err != nil {
 		return RestoreResult{}, err
 	}
 	defer a.unpin()
-	next, kept := s.back(sb, cp, a, !empty)
+	next, kept := s.back(sb, cp, a, changed)
+	if next.State == StateFailed {
+		next.State, next.Reason = StateStopped, ""
+	}
 	err = s.update(ctx, func(tx Tx) error {
 		return s.write(tx, "", commit{Sandbox: next, Checkpoint: kept, Event: "sandbox.restored", Data: map[string]any{"checkpoint": cp.ID}})
 	})

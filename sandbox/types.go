@@ -7,6 +7,7 @@ type State string
 
 // The states. Creating ends in Running or Failed. Paused is frozen by request,
 // or because the disk limit was reached. Stopped has no container; Resume brings it back.
+// Failed has lost files; a restore brings it back.
 const (
 	StateCreating State = "creating"
 	StateRunning  State = "running"
