@@ -96,13 +96,9 @@ func (s *Service) reconcileSandboxes(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	ids, err := s.o.Layers.List()
+	present, err := s.presentLayers()
 	if err != nil {
 		return err
-	}
-	present := map[string]bool{}
-	for _, id := range ids {
-		present[id] = true
 	}
 	for _, sb := range all {
 		if sb.State == StateCreating { // nobody was ever told of it
@@ -126,6 +122,18 @@ func (s *Service) reconcileSandboxes(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+func (s *Service) presentLayers() (map[string]bool, error) {
+	ids, err := s.o.Layers.List()
+	if err != nil {
+		return nil, err
+	}
+	present := make(map[string]bool, len(ids))
+	for _, id := range ids {
+		present[id] = true
+	}
+	return present, nil
 }
 
 // reopen finds a sandbox's container again.
@@ -209,25 +217,36 @@ func (s *Service) reconcileContainers(ctx context.Context) error {
 
 // reconcileCheckpoints queues what is not durable yet. After the host went down
 // such a checkpoint cannot be trusted, and there is nothing to verify it with.
+// One that lacks a layer is damaged, whatever it was.
 func (s *Service) reconcileCheckpoints(ctx context.Context, hostRestarted bool) error {
+	present, err := s.presentLayers()
+	if err != nil {
+		return err
+	}
 	var all []Checkpoint
 	if err := s.o.Store.View(ctx, func(tx Tx) (err error) { all, err = tx.AllCheckpoints(); return err }); err != nil {
 		return err
 	}
 	for _, cp := range all {
-		if cp.Durability != DurabilityCaptured {
-			continue
-		}
-		if !hostRestarted {
+		missing := slices.ContainsFunc(cp.Stack, func(id string) bool { return !present[id] })
+		was := cp.Durability
+		switch {
+		case was == DurabilityLost:
+		case missing:
+			cp.Durability = DurabilityDamaged
+		case was == DurabilityCaptured && hostRestarted:
+			cp.Durability = DurabilityLost
+		case was == DurabilityCaptured:
 			s.durable.add(cp)
+		}
+		if cp.Durability == was {
 			continue
 		}
-		cp.Durability = DurabilityLost
 		err := s.update(ctx, func(tx Tx) error {
 			if err := tx.PutCheckpoint(cp); err != nil {
 				return err
 			}
-			return s.emit(tx, "checkpoint.lost", cp.SandboxID, cp.ID, nil)
+			return s.emit(tx, "checkpoint."+string(cp.Durability), cp.SandboxID, cp.ID, nil)
 		})
 		if err != nil {
 			return err

@@ -5,7 +5,7 @@ import "time"
 // State is where a sandbox is in its life.
 type State string
 
-// The states. Creating ends in Running or Failed. Paused is frozen by request,
+// The states. Creating ends in Running, or the sandbox is gone. Paused is frozen by request,
 // or because the disk limit was reached. Stopped has no container; Resume brings it back.
 // Failed has lost files; a restore brings it back.
 const (
