@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -122,7 +123,12 @@ func (a *attachment) run(ctx context.Context) {
 func (a *attachment) follow(ctx context.Context) (sandbox.Process, error) {
 	id, procID := a.process.SandboxID, a.process.ID
 	err := a.s.Service.Follow(ctx, id, procID, a.stream, a.offset, func(data []byte) error {
-		return a.send(ctx, websocket.MessageBinary, data)
+		for part := range slices.Chunk(data, maxAttachFrame) {
+			if err := a.send(ctx, websocket.MessageBinary, part); err != nil {
+				return err
+			}
+		}
+		return nil
 	})
 	if err != nil {
 		return sandbox.Process{}, err

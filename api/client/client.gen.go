@@ -415,7 +415,7 @@ type ClientInterface interface {
 	// Any number of callers may be attached at once. Closing the connection detaches: the process goes on, and
 	// attaching again at an offset goes on with its output. The connection stays through a checkpoint.
 	//
-	// From the server, binary messages are output, in order and without a gap. Text messages are an AttachMessage:
+	// From the server, binary messages (of at most 65536 bytes) are output, in order and without a gap. Text messages are an AttachMessage:
 	// `attached` first, with the offset of the first byte that follows; `problem` when something that was asked for
 	// failed, after which the connection goes on unless it is closed; `exit` last, when the process has ended and all its
 	// output was sent, after which the connection is closed with status 1000.
@@ -1261,7 +1261,7 @@ func (c *Client) GetProcess(ctx context.Context, sandboxId SandboxIDParam, execI
 // Any number of callers may be attached at once. Closing the connection detaches: the process goes on, and
 // attaching again at an offset goes on with its output. The connection stays through a checkpoint.
 //
-// From the server, binary messages are output, in order and without a gap. Text messages are an AttachMessage:
+// From the server, binary messages (of at most 65536 bytes) are output, in order and without a gap. Text messages are an AttachMessage:
 // `attached` first, with the offset of the first byte that follows; `problem` when something that was asked for
 // failed, after which the connection goes on unless it is closed; `exit` last, when the process has ended and all its
 // output was sent, after which the connection is closed with status 1000.
@@ -4500,7 +4500,7 @@ type ClientWithResponsesInterface interface {
 	// Any number of callers may be attached at once. Closing the connection detaches: the process goes on, and
 	// attaching again at an offset goes on with its output. The connection stays through a checkpoint.
 	//
-	// From the server, binary messages are output, in order and without a gap. Text messages are an AttachMessage:
+	// From the server, binary messages (of at most 65536 bytes) are output, in order and without a gap. Text messages are an AttachMessage:
 	// `attached` first, with the offset of the first byte that follows; `problem` when something that was asked for
 	// failed, after which the connection goes on unless it is closed; `exit` last, when the process has ended and all its
 	// output was sent, after which the connection is closed with status 1000.
@@ -7297,7 +7297,7 @@ func (c *ClientWithResponses) GetProcessWithResponse(ctx context.Context, sandbo
 // Any number of callers may be attached at once. Closing the connection detaches: the process goes on, and
 // attaching again at an offset goes on with its output. The connection stays through a checkpoint.
 //
-// From the server, binary messages are output, in order and without a gap. Text messages are an AttachMessage:
+// From the server, binary messages (of at most 65536 bytes) are output, in order and without a gap. Text messages are an AttachMessage:
 // `attached` first, with the offset of the first byte that follows; `problem` when something that was asked for
 // failed, after which the connection goes on unless it is closed; `exit` last, when the process has ended and all its
 // output was sent, after which the connection is closed with status 1000.
