@@ -2,6 +2,10 @@ package main
 
 import (
 	"archive/tar"
+	"cairn/api/client"
+	"cairn/api/types"
+	"cairn/scripts/bench/baseline"
+	"cairn/scripts/bench/rig"
 	"context"
 	"errors"
 	"fmt"
@@ -10,11 +14,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"time"
-
-	"cairn/api/client"
-	"cairn/api/types"
-	"cairn/scripts/bench/baseline"
-	"cairn/scripts/bench/rig"
 )
 
 const (

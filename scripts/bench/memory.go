@@ -75,7 +75,7 @@ func processes(socket string) (parents map[int]int, shims map[int]bool, err erro
 func pssOf(pid int) (int64, error) {
 	f, err := os.Open(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
 	if err != nil {
-		return 0, nil //nolint:nilerr // it has ended
+		return 0, nil // it has ended
 	}
 	defer f.Close()
 	for scan := bufio.NewScanner(f); scan.Scan(); {

@@ -223,7 +223,7 @@ func thisMachine() machine {
 	var info unix.Sysinfo_t
 	if unix.Sysinfo(&info) == nil {
 		const fixed = 1 << 16 // of the load averages
-		m.MemoryMB, m.LoadBefore = uint64(info.Totalram)*uint64(info.Unit)>>20, float64(info.Loads[0])/fixed
+		m.MemoryMB, m.LoadBefore = info.Totalram*uint64(info.Unit)>>20, float64(info.Loads[0])/fixed
 	}
 	return m
 }

@@ -1,6 +1,8 @@
 package demo
 
 import (
+	"cairn/scripts/bench/baseline"
+	"cairn/scripts/bench/rig"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,9 +12,6 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
-
-	"cairn/scripts/bench/baseline"
-	"cairn/scripts/bench/rig"
 )
 
 // Options of a run.

@@ -1,6 +1,9 @@
 package demo
 
 import (
+	"cairn/api/client"
+	"cairn/api/types"
+	"cairn/scripts/bench/baseline"
 	"context"
 	"fmt"
 	"os"
@@ -9,10 +12,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"cairn/api/client"
-	"cairn/api/types"
-	"cairn/scripts/bench/baseline"
 )
 
 const (

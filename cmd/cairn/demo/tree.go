@@ -2,6 +2,8 @@ package demo
 
 import (
 	"archive/tar"
+	"cairn/api/client"
+	"cairn/api/types"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -10,9 +12,6 @@ import (
 	"io"
 	"os"
 	"strings"
-
-	"cairn/api/client"
-	"cairn/api/types"
 )
 
 // tree describes every file below a directory, by path: type, mode, owner, and the

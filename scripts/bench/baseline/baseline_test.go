@@ -1,14 +1,13 @@
 package baseline_test
 
 import (
+	"cairn/scripts/bench/baseline"
 	"context"
 	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-
-	"cairn/scripts/bench/baseline"
 )
 
 const repository = "../../.."
@@ -24,7 +23,7 @@ func TestLife(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Short: sockets are below it.
+	//nolint:usetesting // t.TempDir is too long for the sockets below it
 	tmp, err := os.MkdirTemp("/var/tmp", "bt-")
 	if err != nil {
 		t.Fatal(err)

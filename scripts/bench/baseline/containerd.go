@@ -32,7 +32,8 @@ type Containerd struct {
 	dir    string
 	cgroup string
 	cmd    *exec.Cmd
-	ended  chan error
+	ended  chan struct{} // closed when it has ended, with exit set
+	exit   error
 	conn   *grpc.ClientConn
 
 	snapshots  snapshotsapi.SnapshotsClient
@@ -62,7 +63,7 @@ disabled_plugins = ["io.containerd.nri.v1.nri", "io.containerd.internal.v1.opt",
 // most 40 bytes which is made. bin has containerd, its shim and runc. The caller
 // must Close it.
 func Start(ctx context.Context, bin, dir string) (_ *Containerd, err error) {
-	c := &Containerd{dir: dir, cgroup: "/cairn-baseline-" + filepath.Base(dir), ended: make(chan error, 1)}
+	c := &Containerd{dir: dir, cgroup: "/cairn-baseline-" + filepath.Base(dir), ended: make(chan struct{})}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, c.Close(ctx))
@@ -82,7 +83,8 @@ func Start(ctx context.Context, bin, dir string) (_ *Containerd, err error) {
 		return nil, err
 	}
 	defer log.Close()
-	cmd := exec.Command(filepath.Join(bin, "containerd"), "--config", file)
+	// It lives until Close, not until ctx ends.
+	cmd := exec.CommandContext(context.WithoutCancel(ctx), filepath.Join(bin, "containerd"), "--config", file)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, log, log
 	cmd.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"))
 	// A terminal's ^C is for this process alone: it has to clean up.
@@ -91,7 +93,10 @@ func Start(ctx context.Context, bin, dir string) (_ *Containerd, err error) {
 		return nil, err
 	}
 	c.cmd = cmd
-	go func() { c.ended <- cmd.Wait() }()
+	go func() {
+		c.exit = cmd.Wait()
+		close(c.ended)
+	}()
 	c.conn, err = grpc.NewClient("unix://"+dir+"/containerd.sock", grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		return nil, err
@@ -114,9 +119,8 @@ func (c *Containerd) ready(ctx context.Context) error {
 			return nil
 		}
 		select {
-		case err := <-c.ended:
-			c.ended <- err
-			return fmt.Errorf("containerd ended, see %s: %w", filepath.Join(c.dir, "containerd.log"), err)
+		case <-c.ended:
+			return fmt.Errorf("containerd ended, see %s: %w", filepath.Join(c.dir, "containerd.log"), c.exit)
 		case <-ctx.Done():
 			return fmt.Errorf("containerd does not answer: %w", errors.Join(ctx.Err(), err))
 		case <-time.After(10 * time.Millisecond):

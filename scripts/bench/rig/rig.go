@@ -1,6 +1,8 @@
 package rig
 
 import (
+	"cairn/api/client"
+	"cairn/api/types"
 	"context"
 	"errors"
 	"fmt"
@@ -11,9 +13,6 @@ import (
 	"strings"
 	"syscall"
 	"time"
-
-	"cairn/api/client"
-	"cairn/api/types"
 )
 
 const (
@@ -36,7 +35,8 @@ type Cairn struct {
 	*client.Client
 	o     Options
 	cmd   *exec.Cmd
-	ended chan error
+	ended chan struct{} // closed when it has ended, with exit set
+	exit  error
 }
 
 // Start starts a daemon and returns when it serves. The caller must Close it, also
@@ -70,16 +70,20 @@ func (c *Cairn) start(ctx context.Context, config string) error {
 		defer f.Close()
 		log = f
 	}
-	cmd := exec.Command(filepath.Join(c.o.Bin, "cairnd"), "serve", "--root", c.o.Root, "--config", file)
+	// It lives until Stop, not until ctx ends.
+	cmd := exec.CommandContext(context.WithoutCancel(ctx), filepath.Join(c.o.Bin, "cairnd"), "serve", "--root", c.o.Root, "--config", file)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = c.o.Root, log, log
 	// A terminal's ^C is for this process alone: it has to clean up.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
+	ended := make(chan struct{})
 	c.cmd, c.ended = cmd, ended
+	go func() {
+		c.exit = cmd.Wait()
+		close(ended)
+	}()
 	api, err := client.Dial(client.Options{Socket: filepath.Join(c.o.Root, "run", "cairn.sock")})
 	if err != nil {
 		return err
@@ -100,9 +104,8 @@ func (c *Cairn) ready(ctx context.Context) error {
 			return nil
 		}
 		select {
-		case err := <-c.ended:
-			c.ended <- err
-			return fmt.Errorf("cairnd ended: %w%s", err, c.lastLog())
+		case <-c.ended:
+			return fmt.Errorf("cairnd ended: %w%s", c.exit, c.lastLog())
 		case <-ctx.Done():
 			return fmt.Errorf("cairnd does not answer: %w%s", errors.Join(ctx.Err(), err), c.lastLog())
 		case <-time.After(poll):
@@ -138,8 +141,8 @@ func (c *Cairn) Stop() error {
 	_ = c.cmd.Process.Signal(syscall.SIGTERM)
 	defer func() { c.cmd = nil }()
 	select {
-	case err := <-c.ended:
-		return err
+	case <-c.ended:
+		return c.exit
 	case <-time.After(stopTimeout):
 		_ = c.cmd.Process.Kill()
 		<-c.ended
