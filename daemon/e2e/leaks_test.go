@@ -165,6 +165,9 @@ func (h *host) leaks() (found []string) {
 			found = append(found, filepath.Join(append(dir, n)...))
 		}
 	}
+	if bridge := "cairn-" + h.instance(); statOf("/sys/class/net/"+bridge) == nil {
+		found = append(found, "bridge "+bridge)
+	}
 	for _, dir := range []string{"/run/netns", "/var/run/netns"} {
 		_ = filepath.WalkDir(dir, func(p string, _ fs.DirEntry, _ error) error {
 			if strings.Contains(p, h.instance()) {
@@ -174,6 +177,11 @@ func (h *host) leaks() (found []string) {
 		})
 	}
 	return found
+}
+
+func statOf(path string) error {
+	_, err := os.Stat(path)
+	return err
 }
 
 type process struct {
