@@ -2,10 +2,6 @@ package main
 
 import (
 	"archive/tar"
-	"cairn/api/client"
-	"cairn/api/types"
-	"cairn/scripts/bench/baseline"
-	"cairn/scripts/bench/rig"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +10,11 @@ import (
 	"os/exec"
 	"path/filepath"
 	"time"
+
+	"cairn/api/client"
+	"cairn/api/types"
+	"cairn/scripts/bench/baseline"
+	"cairn/scripts/bench/rig"
 )
 
 const (

@@ -1,14 +1,15 @@
 package main
 
 import (
-	"cairn/api/client"
-	"cairn/scripts/bench/baseline"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+
+	"cairn/api/client"
+	"cairn/scripts/bench/baseline"
 )
 
 // fileCase names the case of n files in the sandbox.

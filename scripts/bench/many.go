@@ -1,13 +1,14 @@
 package main
 
 import (
-	"cairn/scripts/bench/baseline"
 	"context"
 	"errors"
 	"fmt"
 	"path/filepath"
 	"sync"
 	"time"
+
+	"cairn/scripts/bench/baseline"
 )
 
 // atOnce runs f for 0 to n-1, so many at a time, and gives how long each took.

@@ -2,14 +2,15 @@ package main
 
 import (
 	"bytes"
-	"cairn/api/client"
-	"cairn/api/types"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"time"
+
+	"cairn/api/client"
+	"cairn/api/types"
 )
 
 // The operations of Cairn that are measured, each as one call of its API.

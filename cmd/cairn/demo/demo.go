@@ -1,8 +1,6 @@
 package demo
 
 import (
-	"cairn/scripts/bench/baseline"
-	"cairn/scripts/bench/rig"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,6 +10,9 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"cairn/scripts/bench/baseline"
+	"cairn/scripts/bench/rig"
 )
 
 // Options of a run.

@@ -1,14 +1,15 @@
 package demo
 
 import (
-	"cairn/api/client"
-	"cairn/api/types"
-	"cairn/scripts/bench/baseline"
 	"context"
 	"errors"
 	"fmt"
 	"sync"
 	"time"
+
+	"cairn/api/client"
+	"cairn/api/types"
+	"cairn/scripts/bench/baseline"
 )
 
 // attempt is one idea of how to fix the bug.

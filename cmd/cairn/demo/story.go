@@ -1,9 +1,6 @@
 package demo
 
 import (
-	"cairn/api/client"
-	"cairn/api/types"
-	"cairn/scripts/bench/baseline"
 	"context"
 	"fmt"
 	"os"
@@ -12,6 +9,10 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"cairn/api/client"
+	"cairn/api/types"
+	"cairn/scripts/bench/baseline"
 )
 
 const (

@@ -2,8 +2,6 @@ package demo
 
 import (
 	"archive/tar"
-	"cairn/api/client"
-	"cairn/api/types"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -12,6 +10,9 @@ import (
 	"io"
 	"os"
 	"strings"
+
+	"cairn/api/client"
+	"cairn/api/types"
 )
 
 // tree describes every file below a directory, by path: type, mode, owner, and the

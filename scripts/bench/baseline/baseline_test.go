@@ -1,13 +1,14 @@
 package baseline_test
 
 import (
-	"cairn/scripts/bench/baseline"
 	"context"
 	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"cairn/scripts/bench/baseline"
 )
 
 const repository = "../../.."

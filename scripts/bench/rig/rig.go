@@ -1,8 +1,6 @@
 package rig
 
 import (
-	"cairn/api/client"
-	"cairn/api/types"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +11,9 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"cairn/api/client"
+	"cairn/api/types"
 )
 
 const (
