@@ -173,19 +173,38 @@ func (s *Service) checkpointLive(ctx context.Context, sb Sandbox, cp Checkpoint)
 	if err != nil {
 		return Checkpoint{}, err
 	}
-	// A first look at the running sandbox only spares preparing a switch that
-	// would then not be made; what decides is the look while it is frozen.
-	blocked, err := s.blocked(c, sb)
-	if err != nil {
-		return Checkpoint{}, err
+	// After a copy, a first look at the running sandbox spares preparing a switch
+	// that would then not be made; what decides is the look while it is frozen.
+	blocked := false
+	if s.wasBusy(sb.ID) {
+		if blocked, err = s.blocked(c, sb); err != nil {
+			return Checkpoint{}, err
+		}
 	}
 	if !blocked {
 		done, err := s.switchUpper(ctx, sb, c, &cp)
 		if err != nil || done {
+			s.setBusy(sb.ID, false)
 			return cp, err
 		}
 	}
+	s.setBusy(sb.ID, true)
 	return s.copyUpper(ctx, sb, c, cp)
+}
+
+// wasBusy says whether the sandbox's last checkpoint had to copy.
+func (s *Service) wasBusy(id string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.live[id] != nil && s.live[id].busy
+}
+
+func (s *Service) setBusy(id string, busy bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if l := s.live[id]; l != nil {
+		l.busy = busy
+	}
 }
 
 func (s *Service) blocked(c Container, sb Sandbox) (bool, error) {

@@ -14,15 +14,16 @@ const maxDiffBytes = 4 << 20
 
 // Diff visits every path that differs between two checkpoints, in path order.
 func (s *Service) Diff(ctx context.Context, from, to string, visit func(Change) error) error {
-	a, err := s.usable(ctx, from, false)
+	a, releaseA, err := s.hold(ctx, from)
 	if err != nil {
 		return err
 	}
-	b, err := s.usable(ctx, to, false)
+	defer releaseA()
+	b, releaseB, err := s.hold(ctx, to)
 	if err != nil {
 		return err
 	}
-	defer s.Pin(slices.Concat(a.Stack, b.Stack)...)()
+	defer releaseB()
 	return s.o.Layers.Diff(ctx, a.Stack, b.Stack, visit)
 }
 
@@ -43,26 +44,28 @@ func (s *Service) DiffNow(ctx context.Context, idOrName, from string, visit func
 	if err != nil {
 		return err
 	}
-	base, err := s.stackOf(ctx, sb, from)
+	base, release, err := s.stackOf(ctx, sb, from)
 	if err != nil {
 		return err
 	}
+	defer release()
+	// The sandbox's own layers stay: it is shared until unlock.
 	now := slices.Concat([]string{sb.Upper}, sb.Below)
-	defer s.Pin(slices.Concat(base, now)...)()
 	return s.o.Layers.Diff(ctx, base, now, visit)
 }
 
-// stackOf gives the stack of a checkpoint, or, for "", of the sandbox's head or image.
-func (s *Service) stackOf(ctx context.Context, sb Sandbox, checkpoint string) ([]string, error) {
+// stackOf gives the stack of a checkpoint, or, for "", of the sandbox's head or
+// image, and keeps it until release is called.
+func (s *Service) stackOf(ctx context.Context, sb Sandbox, checkpoint string) (stack []string, release func(), err error) {
 	if checkpoint == "" {
 		checkpoint = sb.Head
 	}
 	if checkpoint == "" {
-		img, err := s.imageOf(ctx, sb.ImageID)
-		return img.Layers, err
+		img, err := s.imageOf(ctx, sb.ImageID) // stays while the sandbox is of it
+		return img.Layers, func() {}, err
 	}
-	cp, err := s.usable(ctx, checkpoint, false)
-	return cp.Stack, err
+	cp, release, err := s.hold(ctx, checkpoint)
+	return cp.Stack, release, err
 }
 
 // FileDiff compares one file's text between two checkpoints; a file that one of
@@ -85,11 +88,11 @@ func (s *Service) FileDiffNow(ctx context.Context, idOrName, from, path string) 
 	if err != nil {
 		return "", false, err
 	}
-	stack, err := s.stackOf(ctx, sb, from)
+	stack, release, err := s.stackOf(ctx, sb, from)
 	if err != nil {
 		return "", false, err
 	}
-	defer s.Pin(stack...)()
+	defer release()
 	t, err := s.o.Layers.View(ctx, stack)
 	if err != nil {
 		return "", false, err
@@ -99,11 +102,11 @@ func (s *Service) FileDiffNow(ctx context.Context, idOrName, from, path string) 
 	if err != nil {
 		return "", false, err
 	}
-	root, release, err := s.Files(ctx, sb.ID, false)
+	root, done, err := s.Files(ctx, sb.ID, false)
 	if err != nil {
 		return "", false, err
 	}
-	defer release()
+	defer done()
 	b, err := readSmall(ctx, root, path)
 	if err != nil {
 		return "", false, err

@@ -18,10 +18,11 @@ func (s *Service) Fork(ctx context.Context, checkpointID string, r ForkRequest) 
 	if err := s.checkFork(&r); err != nil {
 		return nil, err
 	}
-	cp, err := s.usable(ctx, checkpointID, r.Verify)
+	cp, release, err := s.holdVerified(ctx, checkpointID, r.Verify)
 	if err != nil {
 		return nil, err
 	}
+	defer release()
 	cfg := cp.Config
 	cfg.Env = maps.Clone(cfg.Env)
 	if len(r.Env) > 0 && cfg.Env == nil {

@@ -24,10 +24,11 @@ func (s *Service) Restore(ctx context.Context, idOrName string, r RestoreRequest
 	if r.Processes == "include" {
 		return RestoreResult{}, &Error{Code: CodeUnsupported, Field: "processes", Message: processesReason}
 	}
-	cp, err := s.usable(ctx, r.Checkpoint, r.Verify)
+	cp, release, err := s.holdVerified(ctx, r.Checkpoint, r.Verify)
 	if err != nil {
 		return RestoreResult{}, err
 	}
+	defer release()
 	sb, unlock, err := s.lockSandbox(ctx, idOrName, "restore")
 	if err != nil {
 		return RestoreResult{}, err
@@ -52,23 +53,45 @@ func (s *Service) Restore(ctx context.Context, idOrName string, r RestoreRequest
 	return res, err
 }
 
-// usable gives a checkpoint that may be restored or forked.
-func (s *Service) usable(ctx context.Context, id string, verify bool) (Checkpoint, error) {
-	cp, err := s.getCheckpoint(ctx, id)
-	if err != nil {
-		return Checkpoint{}, err
-	}
-	if verify {
-		return s.Verify(ctx, id)
+// hold gives a checkpoint that may be restored, forked or looked into, and keeps
+// its layers until release is called.
+func (s *Service) hold(ctx context.Context, id string) (cp Checkpoint, release func(), err error) {
+	for {
+		before, err := s.getCheckpoint(ctx, id)
+		if err != nil {
+			return Checkpoint{}, nil, err
+		}
+		release = s.Pin(before.Stack...)
+		// Between the look and the pin it may have been deleted, or squashed.
+		if cp, err = s.getCheckpoint(ctx, id); err != nil {
+			release()
+			return Checkpoint{}, nil, err
+		}
+		if slices.Equal(cp.Stack, before.Stack) {
+			break
+		}
+		release()
 	}
 	switch cp.Durability {
 	case DurabilityLost:
-		return Checkpoint{}, Errorf(CodeLost, "checkpoint %s was not durable yet when the host went down", id)
+		err = Errorf(CodeLost, "checkpoint %s was not durable yet when the host went down", id)
 	case DurabilityDamaged:
-		return Checkpoint{}, Errorf(CodeCorrupt, "checkpoint %s is damaged on disk; verify says what is wrong", id)
+		err = Errorf(CodeCorrupt, "checkpoint %s is damaged on disk; verify says what is wrong", id)
 	case DurabilityCaptured, DurabilityDurable:
+		return cp, release, nil
 	}
-	return cp, nil
+	release()
+	return Checkpoint{}, nil, err
+}
+
+// holdVerified is hold after a look at every byte, if that is asked for.
+func (s *Service) holdVerified(ctx context.Context, id string, verify bool) (Checkpoint, func(), error) {
+	if verify {
+		if _, err := s.Verify(ctx, id); err != nil {
+			return Checkpoint{}, nil, err
+		}
+	}
+	return s.hold(ctx, id)
 }
 
 // back makes the records for a sandbox put back to cp: the sandbox, and the
@@ -127,8 +150,10 @@ func (s *Service) restoreLive(ctx context.Context, sb Sandbox, cp Checkpoint) (R
 	}
 	// From here on the agent's processes are gone whatever happens; the files are
 	// not, and an error says so.
-	if err := c.KillAll(ctx); err != nil {
-		return RestoreResult{}, err
+	if err := s.endAgents(ctx, c); err != nil {
+		s.log.Warn("restoring into a new container", "sandbox", sb.ID, "err", err)
+		u.run(ctx)
+		return s.restoreElsewhere(ctx, sb, cp)
 	}
 	if err := s.reach("restore.killed"); err != nil {
 		return RestoreResult{}, err
@@ -169,6 +194,37 @@ func (s *Service) restoreLive(ctx context.Context, sb Sandbox, cp Checkpoint) (R
 		s.log.Error("cannot write the generation number", "sandbox", sb.ID, "err", err)
 	}
 	return s.restored(ctx, next, kept, c, freeze), nil
+}
+
+// endAgents ends every process but PID 1 and the stem, and looks whether the stem
+// still answers: root inside may have broken its socket.
+func (s *Service) endAgents(ctx context.Context, c Container) error {
+	if err := c.KillAll(ctx); err != nil {
+		return err
+	}
+	const patience = time.Second
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	return c.Guest().Ready(ctx)
+}
+
+// restoreElsewhere restores a sandbox whose container cannot be used any more: it
+// is stopped, put back, and given another one. Cut short in between, it is left
+// stopped, with its files as they were or as they are to be.
+func (s *Service) restoreElsewhere(ctx context.Context, sb Sandbox, cp Checkpoint) (RestoreResult, error) {
+	if err := s.markStopped(ctx, sb, "its processes had made its container unusable"); err != nil {
+		return RestoreResult{}, err
+	}
+	sb, err := s.Sandbox(ctx, sb.ID)
+	if err != nil {
+		return RestoreResult{}, err
+	}
+	res, err := s.restoreStopped(ctx, sb, cp)
+	if err != nil {
+		return RestoreResult{}, err
+	}
+	res.Sandbox, err = s.restart(ctx, res.Sandbox)
+	return res, err
 }
 
 // restored starts the command again and makes the answer.

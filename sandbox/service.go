@@ -52,13 +52,15 @@ type Service struct {
 	tasks      sync.WaitGroup
 	durable    *durableQueue
 	sweepSoon  chan struct{}
+	sweeping   sync.Mutex
 }
 
 // liveSandbox is what the daemon holds in memory of a sandbox with a container.
 type liveSandbox struct {
 	container Container
 	processes map[string]*liveProcess
-	ended     int // processes since the last trim
+	ended     int  // processes since the last trim
+	busy      bool // the last checkpoint had to copy
 }
 
 var errClosed = errors.New("the daemon is stopping")

@@ -2,72 +2,90 @@ package sandbox
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 )
 
-// pins are layers that operations under way are making, and that no metadata
-// names yet.
+// pins are layers that operations under way make or use, and layers that the
+// sweep is about to remove. A layer is never both.
 type pins struct {
-	mu sync.Mutex
-	n  map[string]int
+	mu     sync.Mutex
+	n      map[string]int
+	doomed map[string]bool
+	spared chan struct{} // closed when doomed is cleared
 }
 
-func newPins() *pins { return &pins{n: map[string]int{}} }
+func newPins() *pins { return &pins{n: map[string]int{}, doomed: map[string]bool{}} }
 
-// Pin keeps the layers from being swept until unpin is called. Pin before a
-// layer is created; unpin after the commit that names it.
+// Pin keeps the layers from being swept until unpin is called. Pin a new layer
+// before it is created, and unpin it after the commit that names it. Pin one that
+// is there before looking whether it is still recorded: when Pin returns, it is
+// either gone, record and all, or it stays.
 func (s *Service) Pin(ids ...string) (unpin func()) {
-	s.pins.mu.Lock()
-	defer s.pins.mu.Unlock()
+	p := s.pins
+	p.mu.Lock()
+	for slices.ContainsFunc(ids, func(id string) bool { return p.doomed[id] }) {
+		spared := p.spared
+		p.mu.Unlock()
+		<-spared
+		p.mu.Lock()
+	}
+	defer p.mu.Unlock()
 	for _, id := range ids {
-		s.pins.n[id]++
+		p.n[id]++
 	}
 	return sync.OnceFunc(func() {
-		s.pins.mu.Lock()
-		defer s.pins.mu.Unlock()
+		p.mu.Lock()
+		defer p.mu.Unlock()
 		for _, id := range ids {
-			if s.pins.n[id]--; s.pins.n[id] == 0 {
-				delete(s.pins.n, id)
+			if p.n[id]--; p.n[id] == 0 {
+				delete(p.n, id)
 			}
 		}
 	})
 }
 
-func (p *pins) held() map[string]bool {
+// doom marks those of the layers that are not pinned; free takes the marks away.
+func (p *pins) doom(ids []string) (marked []string, free func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	m := make(map[string]bool, len(p.n))
-	for id := range p.n {
-		m[id] = true
+	p.spared = make(chan struct{})
+	for _, id := range ids {
+		if p.n[id] == 0 {
+			p.doomed[id] = true
+			marked = append(marked, id)
+		}
 	}
-	return m
+	return marked, func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		clear(p.doomed)
+		close(p.spared)
+	}
 }
 
 // Sweep removes every layer that nothing needs, and says how many.
 //
-// The order makes it safe beside running operations: the pool is listed first,
-// then the pins are read, then the metadata. A listed layer was pinned before it
-// existed, so it is either still pinned, or its commit is already visible.
+// It is safe beside running operations: a layer is first marked, which waits for
+// nobody and keeps it from being pinned, and only then is the metadata asked.
+// So a layer that an operation took before is pinned, or named by its commit.
 func (s *Service) Sweep(ctx context.Context) (removed int, err error) {
-	ids, err := s.o.Layers.List()
-	if err != nil {
+	s.sweeping.Lock()
+	defer s.sweeping.Unlock()
+	unused, err := s.unusedLayers(ctx)
+	if err != nil || len(unused) == 0 {
 		return 0, err
 	}
-	pinned := s.pins.held()
+	marked, free := s.pins.doom(unused)
+	defer free()
 	var used map[string]bool
 	if err := s.o.Store.View(ctx, func(tx Tx) (err error) { used, err = tx.LayersInUse(); return err }); err != nil {
 		return 0, err
 	}
-	for _, id := range ids {
-		if pinned[id] || used[id] {
+	for _, id := range marked {
+		if used[id] {
 			continue
-		}
-		if err := s.o.Layers.Remove(ctx, id); err != nil {
-			return removed, err
-		}
-		if err := s.reach("sweep.removed"); err != nil {
-			return removed, err
 		}
 		err := s.o.Store.Update(ctx, func(tx Tx) error {
 			err := tx.DeleteLayer(id)
@@ -79,9 +97,33 @@ func (s *Service) Sweep(ctx context.Context) (removed int, err error) {
 		if err != nil {
 			return removed, err
 		}
+		if err := s.reach("sweep.removed"); err != nil {
+			return removed, err
+		}
+		if err := s.o.Layers.Remove(ctx, id); err != nil {
+			return removed, err
+		}
 		removed++
 	}
 	return removed, nil
+}
+
+// unusedLayers gives what is in the pool and named by nothing, to be looked at again.
+func (s *Service) unusedLayers(ctx context.Context) (unused []string, err error) {
+	ids, err := s.o.Layers.List()
+	if err != nil {
+		return nil, err
+	}
+	var used map[string]bool
+	if err := s.o.Store.View(ctx, func(tx Tx) (err error) { used, err = tx.LayersInUse(); return err }); err != nil {
+		return nil, err
+	}
+	for _, id := range ids {
+		if !used[id] {
+			unused = append(unused, id)
+		}
+	}
+	return unused, nil
 }
 
 // requestSweep has the background sweep soon.

@@ -63,11 +63,10 @@ func closeQuietly(c io.Closer) { _ = c.Close() }
 
 // CheckpointFiles gives the files of a checkpoint, read-only, until release.
 func (s *Service) CheckpointFiles(ctx context.Context, id string) (*files.Root, func(), error) {
-	cp, err := s.usable(ctx, id, false)
+	cp, unpin, err := s.hold(ctx, id)
 	if err != nil {
 		return nil, nil, err
 	}
-	unpin := s.Pin(cp.Stack...)
 	t, err := s.o.Layers.View(ctx, cp.Stack)
 	if err != nil {
 		unpin()
