@@ -28,7 +28,11 @@ func TestBlockers(t *testing.T) {
 				t.Fatal(err)
 			}
 			inside := c.ask(request{Agent: role}).PID
-			defer c.ask(request{Kill: inside})
+			defer func() {
+				c.ask(request{Kill: inside})
+				// A child of its own ends a moment later.
+				await(t, "end of the agent", func() bool { return len(processesOf(t, c.pid())) == 1 })
+			}()
 			got, err := p.Blockers(processesOf(t, c.pid()), root)
 			if err != nil {
 				t.Fatal(err)

@@ -72,7 +72,7 @@ func startContainer(t testing.TB, p *Pool, base uint32) *container {
 	c.cmd.Env = []string{helperEnv + "=container", "SKELETON=" + p.Skeleton(), "IO=" + c.io, "PROGRAMS=" + programs(t)}
 	c.cmd.Stderr = os.Stderr
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{
-		Cloneflags:                 unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWUTS,
+		Cloneflags:                 unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWUTS | unix.CLONE_NEWNET,
 		UidMappings:                []syscall.SysProcIDMap{{ContainerID: 0, HostID: int(base), Size: 65536}},
 		GidMappings:                []syscall.SysProcIDMap{{ContainerID: 0, HostID: int(base), Size: 65536}},
 		GidMappingsEnableSetgroups: true,
