@@ -58,9 +58,9 @@ type CRIU struct {
 	features *Features
 }
 
-// New makes a CRIU. It probes what CRIU and the kernel can do; what they can't is no
-// error, but told by Features.
-func New(ctx context.Context, o Options) (*CRIU, error) {
+// New makes a CRIU. What CRIU and the kernel can do is looked at when it is first needed, or
+// by Probe.
+func New(o Options) (*CRIU, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -246,7 +246,7 @@ func (c *CRIU) prepare(ctx context.Context, op frame.Op, t Target, images *os.Fi
 			return nil, err
 		}
 		keep(mapped)
-		if cache, err = c.cacheFor(ctx); err != nil {
+		if cache, err = c.cached(); err != nil {
 			return nil, err
 		}
 		keep(cache)

@@ -1,7 +1,6 @@
 package criu
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -72,16 +71,3 @@ func stemAmong(pid1 int, children []string) (int, error) {
 	}
 	return root, nil
 }
-
-// cacheFor gives CRIU's cache, as a helper may see it: read-only.
-func (c *CRIU) cacheFor(ctx context.Context) (*os.File, error) {
-	fd, err := unix.OpenTree(int(c.cache.Fd()), "", unix.AT_EMPTY_PATH|unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
-	if err != nil {
-		return nil, err
-	}
-	return os.NewFile(uintptr(fd), "cache"), nil
-}
-
-type Features struct{}
-
-func (c *CRIU) usable(ctx context.Context) error { return nil }

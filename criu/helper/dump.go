@@ -9,6 +9,7 @@ import (
 	"cairn/criu/internal/frame"
 
 	"github.com/checkpoint-restore/go-criu/v7"
+	"github.com/checkpoint-restore/go-criu/v7/rpc"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -35,6 +36,20 @@ func (d *dumping) PostDump() error {
 	return d.err
 }
 
+func dumpOptions(q frame.Request) *rpc.CriuOpts {
+	o := options(q)
+	o.Pid = proto.Int32(int32(q.Root))
+	o.LeaveRunning = proto.Bool(q.LeaveRunning)
+	o.Timeout = proto.Uint32(q.TimeoutS)
+	if q.Parent != "" {
+		o.ParentImg = proto.String(q.Parent)
+	}
+	if q.TrackMemory {
+		o.TrackMem = proto.Bool(true)
+	}
+	return o
+}
+
 func dump(c *conn, s frame.Setup) frame.Event {
 	w, err := startWorker(s, nil)
 	if err != nil {
@@ -57,23 +72,13 @@ func dump(c *conn, s frame.Setup) frame.Event {
 		return failed(err)
 	}
 	defer t.Close()
-	o := options(q)
-	o.Pid = proto.Int32(int32(q.Root))
-	o.LeaveRunning = proto.Bool(q.LeaveRunning)
-	o.Timeout = proto.Uint32(q.TimeoutS)
-	if q.Parent != "" {
-		o.ParentImg = proto.String(q.Parent)
-	}
-	if q.TrackMemory {
-		o.TrackMem = proto.Bool(true)
-	}
 	d := &dumping{c: c, tree: t, root: q.Root, filters: len(filters), marks: map[string]int64{}, begun: time.Now()}
-	err = w.Dump(o, d)
+	err = w.Dump(dumpOptions(q), d)
 	d.marks["answered"] = time.Since(d.begun).Microseconds()
 	end := w.end()
 	d.marks["ended"] = time.Since(d.begun).Microseconds()
 	if err != nil {
-		return d.failed(err, end, w, q)
+		return d.failed(err, end, w, q, s)
 	}
 	e := frame.Event{Micros: d.marks}
 	images := os.NewFile(frame.FDHostImages, "images")
@@ -92,7 +97,7 @@ func dump(c *conn, s frame.Setup) frame.Event {
 }
 
 // failed explains why the dump did not work.
-func (d *dumping) failed(err, end error, w *worker, q frame.Request) frame.Event {
+func (d *dumping) failed(err, end error, w *worker, q frame.Request, s frame.Setup) frame.Event {
 	var f *refusal
 	switch {
 	case errors.As(d.err, &f):
@@ -100,5 +105,31 @@ func (d *dumping) failed(err, end error, w *worker, q frame.Request) frame.Event
 	case errors.Is(d.err, errAborted):
 		return frame.Event{Failure: &frame.Failure{Code: "aborted", Message: "the caller gave up"}}
 	}
-	return frame.Event{Failure: explain(w.log.text(), errors.Join(err, end), d.tree, "dump")}
+	why := explain(w.log.text(), errors.Join(err, end), d.tree, "dump")
+	if why.PID == 0 && why.Code == "unsupported" || why.Code == "failed" {
+		if again := d.again(q, s); again != nil && again.Code == why.Code {
+			why = again
+		}
+	}
+	return frame.Event{Failure: why}
 }
+
+// again dumps once more with a full log, which is too slow to keep every time, to learn
+// which process is the reason. Nothing comes of it: the tree runs on.
+func (d *dumping) again(q frame.Request, s frame.Setup) *frame.Failure {
+	w, err := startWorker(s, nil)
+	if err != nil {
+		return nil
+	}
+	const everything = 4
+	q.LogLevel = everything
+	q.LeaveRunning = true
+	err = w.Dump(dumpOptions(q), &refusing{})
+	end := w.end()
+	return explain(w.log.text(), errors.Join(err, end), d.tree, "dump")
+}
+
+// refusing lets no dump succeed.
+type refusing struct{ criu.NoNotify }
+
+func (refusing) PostDump() error { return errAborted }

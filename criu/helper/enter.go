@@ -80,6 +80,10 @@ func swrk(socket string) int {
 		fmt.Fprintln(os.Stderr, "cairn-criu: how to enter:", err)
 		return 1
 	}
+	if e.Op == frame.OpProbe {
+		fmt.Fprintln(os.Stderr, "cairn-criu:", e.execute(socket))
+		return exitExec
+	}
 	p, err := e.plan(socket)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "cairn-criu:", err)

@@ -102,8 +102,7 @@ type File struct {
 type Probe struct {
 	Version     int // major*10000 + minor*100 + sub
 	MemTrack    bool
-	LazyPages   bool
-	PidfdStore  bool
 	CacheSaved  bool
 	CheckPassed bool
+	Complaints  []string // CRIU's, of the kernel
 }
