@@ -182,6 +182,10 @@ func processesOf(t testing.TB, of int) []int {
 		if err != nil {
 			continue
 		}
+		// A zombie, which nobody reaps here, has no mount namespace.
+		if _, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/mnt", pid)); err != nil {
+			continue
+		}
 		if l, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", pid)); err == nil && l == want {
 			pids = append(pids, pid)
 		}
