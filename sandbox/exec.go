@@ -23,6 +23,7 @@ type liveProcess struct {
 	mu   sync.Mutex
 	proc Process
 	done chan struct{} // closed when proc is final
+	kept chan struct{} // closed when its start is recorded, so that its end comes after
 }
 
 func (p *liveProcess) get() Process {
@@ -208,7 +209,7 @@ func first(values ...string) string {
 }
 
 func (s *Service) startProcess(ctx context.Context, sb Sandbox, img Image, c Container, r ExecRequest, main bool) (*liveProcess, error) {
-	p := &liveProcess{container: c, done: make(chan struct{}), proc: Process{
+	p := &liveProcess{container: c, done: make(chan struct{}), kept: make(chan struct{}), proc: Process{
 		ID: s.o.NewID("exec"), SandboxID: sb.ID, Command: r.Command, Background: r.Background, Main: main, TTY: r.TTY != nil,
 		Cwd: first(r.Cwd, sb.Config.Cwd, img.Cwd, "/"), User: first(r.User, sb.Config.User, img.User, "0"),
 		State: ProcessRunning, StartedAt: s.o.Now(),
@@ -230,6 +231,7 @@ func (s *Service) startProcess(ctx context.Context, sb Sandbox, img Image, c Con
 		return nil, err
 	}
 	p.proc.PID = pid
+	defer close(p.kept)
 	s.attend(sb.ID, c, p, r)
 	err = s.update(context.WithoutCancel(ctx), func(tx Tx) error {
 		proc := p.get()
@@ -287,6 +289,7 @@ func (s *Service) attend(sandboxID string, c Container, p *liveProcess, r ExecRe
 		final := p.proc
 		p.mu.Unlock()
 		close(p.done)
+		<-p.kept
 		s.recordExit(ctx, c, final)
 	})
 }

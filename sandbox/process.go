@@ -171,7 +171,9 @@ func (s *Service) attendAgain(ctx context.Context, sb Sandbox, c Container) erro
 	}
 	for _, proc := range list {
 		if proc.State == ProcessRunning {
-			s.attend(sb.ID, c, &liveProcess{container: c, proc: proc, done: make(chan struct{})}, ExecRequest{})
+			p := &liveProcess{container: c, proc: proc, done: make(chan struct{}), kept: make(chan struct{})}
+			close(p.kept)
+			s.attend(sb.ID, c, p, ExecRequest{})
 		}
 	}
 	return nil

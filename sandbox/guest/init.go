@@ -121,6 +121,8 @@ func (d *initd) ensureStem() time.Duration {
 	if !d.started.IsZero() || held {
 		if pid := findStem(); pid != 0 {
 			d.stem, d.started = pid, time.Now()
+			// A restored one has to look at its records again.
+			_ = unix.Kill(pid, unix.SIGUSR1)
 			d.reap() // it may have ended while it was not known
 			return 0
 		}

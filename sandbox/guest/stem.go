@@ -67,6 +67,8 @@ func runStem(dir string) int {
 		select {
 		case <-sig.child:
 			s.reap()
+		case <-sig.wake:
+			s.refresh()
 		case <-sig.term:
 			return 0
 		}
