@@ -28,6 +28,7 @@ type env struct {
 	o      options
 	out    io.Writer
 	dir    string // temporary, holds everything
+	pool   string // directory of the layers when it is not below Cairn's; a mount
 	warm   int    // size of the pool now
 	report report
 
@@ -51,12 +52,14 @@ func newEnv(ctx context.Context, o options, out io.Writer) (_ *env, err error) {
 	if err := os.Chmod(dir, 0o711); err != nil {
 		return nil, err
 	}
-	root := filepath.Join(dir, "c")
-	if e.unmount, err = mountPool(ctx, o.pool, dir, filepath.Join(root, "pool")); err != nil {
-		return nil, err
+	if o.pool != "" {
+		e.pool = filepath.Join(dir, "p")
+		if e.unmount, err = mountPool(ctx, o.pool, filepath.Join(dir, "pool."+o.pool), e.pool); err != nil {
+			return nil, err
+		}
 	}
 	e.warm = warmNow
-	if e.cairn, err = rig.Start(ctx, rig.Options{Bin: o.bin, Root: root, Config: config(warmNow, 0)}); err != nil {
+	if e.cairn, err = rig.Start(ctx, rig.Options{Bin: o.bin, Root: filepath.Join(dir, "c"), Pool: e.pool, Config: e.config(warmNow, 0)}); err != nil {
 		return nil, err
 	}
 	e.say("importing %s", o.image)
@@ -76,10 +79,13 @@ func newEnv(ctx context.Context, o options, out io.Writer) (_ *env, err error) {
 }
 
 // config is a daemon's configuration; depth 0 is the default.
-func config(warm, depth int) string {
-	s := "[log]\nlevel = \"warn\"\n[limits]\nforks = 1024\nlock_wait = \"5m\"\n"
+func (e *env) config(warm, depth int) string {
+	s := "[log]\nlevel = \"warn\"\n[limits]\nforks = 1024\nlock_wait = \"5m\"\n[pool]\n"
+	if e.pool != "" {
+		s += fmt.Sprintf("dir = %q\n", e.pool)
+	}
 	if depth > 0 {
-		s += fmt.Sprintf("[pool]\nmax_depth = %d\n", depth)
+		s += fmt.Sprintf("max_depth = %d\n", depth)
 	}
 	return s + fmt.Sprintf("[warm]\nnone = %d\n", warm)
 }
@@ -87,7 +93,7 @@ func config(warm, depth int) string {
 // configure starts the daemon again with another configuration.
 func (e *env) configure(ctx context.Context, warm, depth int) error {
 	e.warm = warm
-	return e.cairn.Restart(ctx, config(warm, depth))
+	return e.cairn.Restart(ctx, e.config(warm, depth))
 }
 
 func (e *env) close(ctx context.Context) error {
@@ -130,16 +136,11 @@ func (e *env) importImage(ctx context.Context) error {
 	return err
 }
 
-// mountPool mounts a new XFS file system at dir when that is wanted.
-func mountPool(ctx context.Context, kind, tmp, dir string) (unmount func() error, err error) {
-	switch kind {
-	case "":
-		return nil, nil
-	case "xfs":
-	default:
+// mountPool mounts a new file system, in the file image, at dir.
+func mountPool(ctx context.Context, kind, image, dir string) (unmount func() error, err error) {
+	if kind != "xfs" {
 		return nil, fmt.Errorf("-pool %q: want xfs or nothing", kind)
 	}
-	image := filepath.Join(tmp, "pool.xfs")
 	const size = 20 << 30 // sparse
 	f, err := os.Create(image)
 	if err != nil {
@@ -151,8 +152,11 @@ func mountPool(ctx context.Context, kind, tmp, dir string) (unmount func() error
 	if err := command(ctx, "mkfs.xfs", "-q", "-m", "reflink=1", image); err != nil {
 		return nil, err
 	}
-	if err := command(ctx, "mount", "-o", "loop,prjquota", image, dir); err != nil {
-		return nil, err
+	if command(ctx, "mount", "-o", "loop,prjquota", image, dir) != nil {
+		// This kernel may have no quotas; they are not what is measured.
+		if err := command(ctx, "mount", "-o", "loop", image, dir); err != nil {
+			return nil, err
+		}
 	}
 	return func() error { return command(context.WithoutCancel(ctx), "umount", dir) }, os.Chmod(dir, 0o711)
 }

@@ -51,7 +51,7 @@ func main() {
 	flag.BoolVar(&o.quick, "quick", false, "fewer sizes and repetitions: less than two minutes")
 	flag.StringVar(&o.json, "json", "build/bench.json", "where to write the results; empty: nowhere")
 	flag.StringVar(&o.only, "only", "", "only these, comma-separated: "+strings.Join(names, ", "))
-	flag.StringVar(&o.pool, "pool", "", "file system of the layers: empty for the one of -dir, or xfs (a loop device with reflinks and quotas)")
+	flag.StringVar(&o.pool, "pool", "", "file system of the layers: empty for the one of -dir, or xfs (a loop device, with reflinks)")
 	flag.StringVar(&o.image, "image", "build/tiny.tar", "root file system of the sandboxes and containers")
 	flag.StringVar(&o.bin, "bin", "bin", "directory of cairnd, containerd and the others")
 	flag.StringVar(&o.dir, "dir", "/var/tmp", "where to make temporary directories; a short path")

@@ -118,7 +118,7 @@ func (e *env) poolFull(ctx context.Context) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	slots, err := os.ReadDir(filepath.Join(e.cairn.Root(), "pool", "s"))
+	slots, err := os.ReadDir(e.cairn.Slots())
 	if err != nil {
 		return false, err
 	}
@@ -126,7 +126,7 @@ func (e *env) poolFull(ctx context.Context) (bool, error) {
 		return false, nil
 	}
 	for _, s := range slots {
-		if _, err := os.Stat(filepath.Join(e.cairn.Root(), "pool", "s", s.Name(), "io", "stem.sock")); err != nil {
+		if _, err := os.Stat(filepath.Join(e.cairn.Slots(), s.Name(), "io", "stem.sock")); err != nil {
 			return false, nil //nolint:nilerr // not there yet
 		}
 	}

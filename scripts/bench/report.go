@@ -157,7 +157,9 @@ func (r *report) print(out io.Writer) error {
 			fmt.Fprint(w, "\t\t\t\n")
 		}
 	}
-	fmt.Fprintf(w, "\n%s\t%s\t%s\t%s\t\n", "figure", "wanted", "measured", "")
+	if len(r.Figures) > 0 {
+		fmt.Fprintf(w, "\n%s\t%s\t%s\t%s\t\n", "figure", "wanted", "measured", "")
+	}
 	for _, f := range r.Figures {
 		sign, met := "<=", "met"
 		if f.Least {

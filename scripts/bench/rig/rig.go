@@ -27,6 +27,7 @@ const (
 type Options struct {
 	Bin    string    // directory of cairnd and what it needs
 	Root   string    // state directory, absolute and short; made when it is not there
+	Pool   string    // directory of the layers, if Config names one outside of Root
 	Config string    // configuration file's text
 	Log    io.Writer // the daemon's log; nil: ROOT/cairnd.log
 }
@@ -131,6 +132,14 @@ func (c *Cairn) PID() int { return c.cmd.Process.Pid }
 // Root is the state directory.
 func (c *Cairn) Root() string { return c.o.Root }
 
+// Slots is the directory that has one for each container.
+func (c *Cairn) Slots() string {
+	if c.o.Pool != "" {
+		return filepath.Join(c.o.Pool, "s")
+	}
+	return filepath.Join(c.o.Root, "pool", "s")
+}
+
 // Stop ends the daemon; sandboxes run on.
 func (c *Cairn) Stop() error {
 	if c.cmd == nil {
@@ -160,8 +169,8 @@ func (c *Cairn) Restart(ctx context.Context, config string) error {
 	return c.start(ctx, config)
 }
 
-// Close deletes all sandboxes, ends all that runs, and removes Root unless
-// something in it could not be ended.
+// Close deletes all sandboxes, ends all that runs, and removes Root (a Pool outside
+// of it stays) unless something could not be ended.
 func (c *Cairn) Close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sweepTimeout)
 	defer cancel()
@@ -171,8 +180,8 @@ func (c *Cairn) Close(ctx context.Context) error {
 	return os.RemoveAll(c.o.Root)
 }
 
-// sweep has the daemon remove everything: first the sandboxes, then, started with
-// an empty pool, the blank containers that were kept ready.
+// sweep has the daemon remove everything: the sandboxes, and, if it left blank
+// containers because it was killed, these, by starting it with none to be kept ready.
 func (c *Cairn) sweep(ctx context.Context) error {
 	if c.cmd != nil {
 		if err := errors.Join(c.DeleteAll(ctx), c.Stop()); err != nil {
@@ -204,7 +213,7 @@ func (c *Cairn) sweep(ctx context.Context) error {
 
 // noSlots says whether no container is left.
 func (c *Cairn) noSlots() (bool, error) {
-	entries, err := os.ReadDir(filepath.Join(c.o.Root, "pool", "s"))
+	entries, err := os.ReadDir(c.Slots())
 	if errors.Is(err, os.ErrNotExist) {
 		return true, nil
 	}
