@@ -1,13 +1,12 @@
 package e2e
 
 import (
+	"cairn/api/client"
+	"cairn/api/types"
 	"encoding/base64"
 	"fmt"
 	"io"
 	"strings"
-
-	"cairn/api/client"
-	"cairn/api/types"
 )
 
 func (h *host) create(c types.CreateSandbox) (types.Sandbox, error) {
@@ -208,13 +207,6 @@ func (h *host) output(id, exec string) (string, error) {
 		return string(b), err
 	}
 	return o.Data, err
-}
-
-func (h *host) writeFile(id, path, content string) error {
-	ctx, cancel := request()
-	defer cancel()
-	_, err := client.Get[types.FileInfo](h.client.WriteFileWithBody(ctx, id, &types.WriteFileParams{Path: path}, "application/octet-stream", strings.NewReader(content)))
-	return err
 }
 
 func (h *host) readFile(id, path string) (string, error) {

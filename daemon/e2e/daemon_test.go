@@ -1,6 +1,8 @@
 package e2e
 
 import (
+	"cairn/api/client"
+	"cairn/api/types"
 	"context"
 	"errors"
 	"fmt"
@@ -10,9 +12,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-
-	"cairn/api/client"
-	"cairn/api/types"
 )
 
 // options of a daemon under test.
@@ -54,7 +53,7 @@ func newHost(t testing.TB, o options) *host {
 // bareHost is newHost without starting anything.
 func bareHost(t testing.TB, o options) *host {
 	t.Helper()
-	base, err := os.MkdirTemp("/var/tmp", "ce")
+	base, err := os.MkdirTemp("/var/tmp", "ce") //nolint:usetesting // the path of a socket is short
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,10 +96,7 @@ func (h *host) command() *exec.Cmd {
 	if h.o.failpoints != "" {
 		args = append(args, "--failpoints", h.o.failpoints)
 	}
-	cmd := exec.Command("/proc/self/exe", args...)
-	cmd.Args[0] = "cairnd"
-	cmd.Env = append(os.Environ(), serveEnv+"=serve")
-	return cmd
+	return exec.Command(filepath.Join(thePrograms().bin, "cairnd"), args...)
 }
 
 // start starts a daemon and returns when it is ready.

@@ -1,27 +1,25 @@
 package e2e
 
 import (
+	"cairn/api/client"
+	"cairn/api/types"
+	"cairn/sandbox"
 	"errors"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
-
-	"cairn/api/client"
-	"cairn/api/types"
-	"cairn/sandbox"
 )
 
 // subject is what a failpoint case works on: a sandbox in state after, whose
 // only checkpoint so far is in state before, with a main command and a process.
 type subject struct {
-	h     *host
-	t     *testing.T
-	sb    types.Sandbox
-	old   types.Checkpoint
-	proc  types.Process
-	fired bool  // the operation failed or the daemon died
-	err   error // of the operation
+	h    *host
+	t    *testing.T
+	sb   types.Sandbox
+	old  types.Checkpoint
+	proc types.Process
+	err  error // of the operation
 }
 
 // operation is what a group of failpoints lies on.

@@ -2,40 +2,30 @@ package e2e
 
 import (
 	"archive/tar"
-	"context"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
-	"syscall"
+	"slices"
 	"testing"
-
-	"cairn/cmd/cairnd/command"
 )
 
 const (
-	serveEnv  = "CAIRND_E2E"
 	agentPath = "/agent" // of the agent, in the image
 	imageName = "tiny"
 )
 
 // programs is what all tests share; made once by TestMain.
 type programs struct {
-	bin   string // containerd and its friends, and the cairn-init of this source
+	bin   string // containerd and its friends, and cairnd and cairn-init of this source
 	agent string
 	image string // tar of the root file system
 }
 
 func TestMain(m *testing.M) {
-	if os.Getenv(serveEnv) == "serve" {
-		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-		defer stop()
-		os.Exit(command.Run(ctx, os.Args[1:], os.Stdout, os.Stderr))
-	}
 	flag.Parse()
 	os.Exit(run(m))
 }
@@ -60,7 +50,7 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
-// makePrograms builds what runs inside sandboxes and the image that holds it.
+// makePrograms builds the daemon, what runs inside sandboxes, and their image.
 // Tests find it through the environment, so that no package state is needed.
 func makePrograms(dir string) error {
 	p := programs{bin: filepath.Join(dir, "bin"), agent: filepath.Join(dir, "agent"), image: filepath.Join(dir, "image.tar")}
@@ -76,11 +66,21 @@ func makePrograms(dir string) error {
 			return err
 		}
 	}
-	for out, pkg := range map[string]string{filepath.Join(p.bin, "cairn-init"): "cairn/cmd/cairn-init", p.agent: "cairn/daemon/e2e/agent"} {
-		cmd := exec.Command("go", "build", "-buildvcs=false", "-trimpath", "-ldflags", "-s -w", "-o", out, pkg)
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	small := []string{"-trimpath", "-ldflags", "-s -w"} // as the Makefile has it
+	for _, b := range []struct {
+		out, pkg string
+		flags    []string
+	}{
+		{filepath.Join(p.bin, "cairnd"), "cairn/cmd/cairnd", daemonFlags()},
+		{filepath.Join(p.bin, "cairn-init"), "cairn/cmd/cairn-init", small},
+		{p.agent, "cairn/daemon/e2e/agent", small},
+	} {
+		cmd := exec.Command("go", append(append([]string{"build", "-buildvcs=false"}, b.flags...), "-o", b.out, b.pkg)...)
+		if !slices.Contains(b.flags, "-race") {
+			cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		}
 		if msg, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("build %s: %w: %s", pkg, err, msg)
+			return fmt.Errorf("build %s: %w: %s", b.pkg, err, msg)
 		}
 	}
 	if err := makeImage(p.image, p.agent, filepath.Join(source, "build", "tiny.tar")); err != nil {

@@ -1,6 +1,8 @@
 package e2e
 
 import (
+	"cairn/api/client"
+	"cairn/api/types"
 	"flag"
 	"fmt"
 	"io"
@@ -12,9 +14,6 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
-
-	"cairn/api/client"
-	"cairn/api/types"
 )
 
 // TestHistories drives random operations, checkpoints, restores, forks,

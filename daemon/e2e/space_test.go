@@ -1,15 +1,14 @@
 package e2e
 
 import (
+	"cairn/api/client"
+	"cairn/api/types"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
-
-	"cairn/api/client"
-	"cairn/api/types"
 )
 
 // TestDiskFull fills the pool's file system: a checkpoint is refused, the

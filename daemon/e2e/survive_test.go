@@ -1,6 +1,8 @@
 package e2e
 
 import (
+	"cairn/api/client"
+	"cairn/api/types"
 	"errors"
 	"fmt"
 	"maps"
@@ -9,9 +11,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-
-	"cairn/api/client"
-	"cairn/api/types"
 )
 
 // TestContainerdKilled kills containerd: sandboxes run on, and what needs it

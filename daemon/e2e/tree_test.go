@@ -3,6 +3,9 @@ package e2e
 import (
 	"archive/tar"
 	"bytes"
+	"cairn/api/types"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,11 +17,6 @@ import (
 	"slices"
 	"strings"
 	"syscall"
-
-	"crypto/sha256"
-	"encoding/hex"
-
-	"cairn/api/types"
 )
 
 // What goes to the agent and comes back; see package agent.
@@ -251,7 +249,7 @@ func changed(a, b tree) (list []string) {
 	for p := range union(a, b) {
 		x, inA := a[p]
 		y, inB := b[p]
-		kind := ""
+		var kind string
 		switch {
 		case !inB:
 			kind = "deleted"

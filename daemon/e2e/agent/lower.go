@@ -59,8 +59,16 @@ func (l *lower) freeze() error {
 
 // part makes p a file of its own if it is one of several names below the upper.
 func (l *lower) part(p string) error {
+	if l.file == nil {
+		return nil
+	}
 	var st unix.Stat_t
-	if l.file == nil || unix.Lstat(p, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG || st.Nlink < 2 || !l.inos[st.Ino] {
+	if err := unix.Lstat(p, &st); errors.Is(err, unix.ENOENT) {
+		return nil // about to be made
+	} else if err != nil {
+		return err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG || st.Nlink < 2 || !l.inos[st.Ino] {
 		return nil
 	}
 	dir := filepath.Dir(p)

@@ -2,13 +2,14 @@
 // processes that make checkpoints hard. It runs inside sandboxes and on the host.
 //
 //	agent run    reads a Request as JSON on stdin, answers with an Answer on stdout
-//	agent play ROLE ARG...   prints "ready", does one step for each line on stdin
+//	agent play ROLE PATH   prints "ready", does one step for each line on stdin
 //
 // Paths in requests and answers are bytes: names need not be UTF-8.
 package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 
@@ -32,12 +33,12 @@ type Answer struct {
 
 func main() {
 	unix.Umask(0o022)
-	err := fmt.Errorf("usage: agent run | agent play ROLE ARG...")
+	err := errors.New("usage: agent run, or agent play ROLE PATH")
 	switch {
 	case len(os.Args) == 2 && os.Args[1] == "run":
 		err = run()
 	case len(os.Args) > 2 && os.Args[1] == "play":
-		err = play(os.Args[2], os.Args[3:])
+		err = play(os.Stdin, os.Stdout, os.Args[2], os.Args[3:])
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "agent:", err)

@@ -133,7 +133,7 @@ func write(p string, data []byte, off int64, flags int) error {
 	return errors.Join(err, f.Close())
 }
 
-// equal is for xattr lists, which end in NUL.
+// splitNul takes a list apart whose entries end in NUL.
 func splitNul(b []byte) []string {
 	var out []string
 	for _, s := range bytes.Split(bytes.TrimSuffix(b, []byte{0}), []byte{0}) {

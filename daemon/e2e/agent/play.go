@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -13,7 +14,7 @@ import (
 
 // play is a process with something open. Each line on stdin makes it write once
 // more through what it has; it prints what came of that.
-func play(role string, args []string) error {
+func play(in io.Reader, out io.Writer, role string, args []string) error {
 	if len(args) != 1 {
 		return errors.New("one path")
 	}
@@ -21,19 +22,23 @@ func play(role string, args []string) error {
 	if err != nil {
 		return err
 	}
-	fmt.Println("ready")
-	in := bufio.NewScanner(os.Stdin)
-	for in.Scan() {
-		if err := step(in.Text()); err != nil {
-			fmt.Println(errName(err))
-			continue
-		}
-		fmt.Println("ok")
+	if _, err := fmt.Fprintln(out, "ready"); err != nil {
+		return err
 	}
-	if in.Err() == nil {
+	lines := bufio.NewScanner(in)
+	for lines.Scan() {
+		said := "ok"
+		if err := step(lines.Text()); err != nil {
+			said = errName(err)
+		}
+		if _, err := fmt.Fprintln(out, said); err != nil {
+			return err
+		}
+	}
+	if lines.Err() == nil {
 		select {} // stdin is closed, the process stays
 	}
-	return in.Err()
+	return lines.Err()
 }
 
 func prepare(role, p string) (step func(text string) error, err error) {
