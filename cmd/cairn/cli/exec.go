@@ -16,21 +16,26 @@ import (
 
 func (a *app) execCommand() *cobra.Command {
 	var (
-		stdin, background bool
-		env               []string
-		cwd, user         string
-		timeout           time.Duration
+		stdin, tty, background bool
+		env                    []string
+		cwd, user, keys        string
+		timeout                time.Duration
 	)
 	c := &cobra.Command{
 		Use:   "exec SANDBOX COMMAND [ARG...]",
 		Short: "Run a command in a sandbox",
 		Long: `Run a command in a sandbox, show its output as it comes, and pass its exit code
 through. When cairn is interrupted the command is killed, unless it runs in the
-background.`,
+background.
+
+With -t the command has a terminal, with -it one that is connected to this one, as
+ssh does it: type ctrl-p ctrl-q to leave the command running, and cairn attach to
+come back.`,
 		Example: `  cairn exec alice ls -l /
   cairn exec -w /work -e LANG=C alice -- make test
   tar c . | cairn exec -i alice tar x -C /work
-  cairn exec -d alice python3 -m http.server`,
+  cairn exec -d alice python3 -m http.server
+  cairn exec -it alice bash`,
 		Args: cobra.MinimumNArgs(2), ValidArgsFunction: a.sandboxThen(nil),
 		RunE: func(c *cobra.Command, args []string) error {
 			vars, err := pairs("--env", env)
@@ -45,9 +50,18 @@ background.`,
 				return usagef("a command is needed")
 			}
 			r := types.Exec{Command: command, Cwd: set(cwd), User: set(user), Env: given[types.Env](vars), TimeoutMs: set(timeout.Milliseconds())}
+			detach, err := parseKeys(keys)
+			if err != nil {
+				return usagef("--detach-keys: %v", err)
+			}
+			if tty {
+				a.withTerminal(&r)
+			}
 			switch {
 			case background && stdin:
 				return usagef("-d and -i don't go together")
+			case tty && a.json && !background:
+				return usagef("-t and --json don't go together")
 			case background:
 				r.Background = new(true)
 				p, err := client.Get[types.Process](a.client.Exec(c.Context(), args[0], nil, r))
@@ -55,6 +69,8 @@ background.`,
 					return commandError(err)
 				}
 				return a.show(p, func() error { return a.line("%s", p.Id) })
+			case tty:
+				return a.onTerminal(c.Context(), args[0], r, stdin, detach)
 			case stdin:
 				return a.withStdin(c.Context(), args[0], r)
 			}
@@ -64,6 +80,8 @@ background.`,
 	f := c.Flags()
 	f.SetInterspersed(false)
 	f.BoolVarP(&stdin, "stdin", "i", false, "give it this command's standard input")
+	f.BoolVarP(&tty, "tty", "t", false, "give it a terminal")
+	f.StringVar(&keys, "detach-keys", defaultDetach, "with -t: what to type to leave it running; empty for nothing")
 	f.BoolVarP(&background, "detach", "d", false, "start it in the background and print its id")
 	f.StringArrayVarP(&env, "env", "e", nil, "environment variable KEY=VALUE (repeatable)")
 	f.StringVarP(&cwd, "workdir", "w", "", "working directory")

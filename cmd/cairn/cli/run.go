@@ -77,15 +77,16 @@ func (c *config) create(image string) (r types.CreateSandbox, err error) {
 
 func (a *app) runCommand() *cobra.Command {
 	var cfg config
-	var remove bool
+	var remove, stdin, tty bool
 	c := &cobra.Command{
 		Use:   "run IMAGE [COMMAND ARG...]",
 		Short: "Create a sandbox, and run a command in it",
 		Long: `Create a sandbox from an image. With a command, run it and pass its exit code
-through; the sandbox stays, unless --rm is given. With --main the command becomes
+through; the sandbox stays, unless --rm is given. -i and -t are as with exec. With --main the command becomes
 the sandbox's main process: it is started now and again after each restore.`,
 		Example: `  cairn run --name alice debian
   cairn run --rm debian sh -c 'cat /etc/os-release'
+  cairn run --rm -it debian bash
   cairn run --main --name web debian python3 -m http.server`,
 		Args: cobra.MinimumNArgs(1), ValidArgsFunction: a.completeImages,
 		RunE: func(c *cobra.Command, args []string) error {
@@ -100,10 +101,22 @@ the sandbox's main process: it is started now and again after each restore.`,
 			switch {
 			case cfg.main && len(command) == 0:
 				return usagef("--main needs a command")
+			case (stdin || tty) && (cfg.main || len(command) == 0):
+				return usagef("-i and -t need a command, and go without --main")
+			case tty && a.json:
+				return usagef("-t and --json don't go together")
 			case remove && (cfg.main || len(command) == 0):
 				return usagef("--rm needs a command, and goes without --main")
 			case cfg.main:
 				req.Command, command = &command, nil
+			}
+			keys := defaultDetach
+			if remove {
+				keys = "" // there would be nothing to come back to
+			}
+			detach, err := parseKeys(keys)
+			if err != nil {
+				return err
 			}
 			ctx := c.Context()
 			sb, err := client.Get[types.Sandbox](a.client.CreateSandbox(ctx, nil, req))
@@ -117,11 +130,21 @@ the sandbox's main process: it is started now and again after each restore.`,
 			case remove:
 				defer a.removeAfter(ctx, sb.Id)
 			}
-			return a.foreground(ctx, sb.Id, types.Exec{Command: command})
+			r := types.Exec{Command: command}
+			switch {
+			case tty:
+				a.withTerminal(&r)
+				return a.onTerminal(ctx, sb.Id, r, stdin, detach)
+			case stdin:
+				return a.withStdin(ctx, sb.Id, r)
+			}
+			return a.foreground(ctx, sb.Id, r)
 		},
 	}
 	f := c.Flags()
 	f.SetInterspersed(false)
+	f.BoolVarP(&stdin, "interactive", "i", false, "give the command this one's standard input")
+	f.BoolVarP(&tty, "tty", "t", false, "give the command a terminal")
 	f.BoolVar(&remove, "rm", false, "delete the sandbox when the command has ended")
 	f.BoolVar(&cfg.main, "main", false, "make the command the sandbox's main process")
 	f.StringVarP(&cfg.cwd, "workdir", "w", "", "working directory")
