@@ -172,7 +172,8 @@ func (c *capture) entry(src, dst, prev *os.File, name, path string) error {
 		return c.subdir(src, dst, prev, name, path)
 	}
 	c.stats.Files++
-	shared := isFile(&st) && st.Nlink > 1
+	// Whiteouts share an inode because overlayfs saves some, not as links.
+	shared := st.Nlink > 1 && !isWhiteout(&st)
 	if m, ok := c.made[idOf(&st)]; ok && shared {
 		if e, ok := c.old.entries[path]; !ok || e.ino != st.Ino {
 			c.changed++

@@ -159,6 +159,26 @@ func TestCaptureKeepsHoles(t *testing.T) {
 	})
 }
 
+// Not only regular files have hard links.
+func TestCaptureKeepsHardLinks(t *testing.T) {
+	p := newPool(t)
+	c := startContainer(t, p, 200000)
+	c.attach(p, fresh(t, p, "u"))
+	link := func(from, to string) op { return op{Kind: "link", Path: []byte(from), To: []byte(to)} }
+	c.do(op{Kind: "symlink", Path: []byte("/l"), To: []byte("target")}, link("/l", "/l2"),
+		op{Kind: "mkfifo", Path: []byte("/p")}, link("/p", "/p2"), op{Kind: "mksock", Path: []byte("/s")}, link("/s", "/s2"),
+		create("/f", "f"), link("/f", "/f2"))
+	prev := ""
+	for _, id := range []string{"c1", "c2", "c3"} {
+		c.do(create("/other", id))
+		if _, err := p.Capture(context.Background(), "u", id, prev); err != nil {
+			t.Fatal(err)
+		}
+		prev = id
+		mustEqual(t, id, viewed(t, p, []string{id}), c.snapshot())
+	}
+}
+
 // A full disk leaves no layer and the next capture works.
 func TestCaptureOnFullDisk(t *testing.T) {
 	dir := sharedDir(t)
