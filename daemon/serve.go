@@ -58,7 +58,7 @@ func Serve(ctx context.Context, o Options) (err error) {
 
 // listen serves the handler on the configured sockets until ctx is done.
 func (d *Daemon) listen(ctx context.Context, handler http.Handler) error {
-	listeners, err := d.listeners()
+	listeners, err := d.listeners(ctx)
 	if err != nil {
 		return err
 	}
@@ -90,7 +90,7 @@ func (d *Daemon) listen(ctx context.Context, handler http.Handler) error {
 	return err
 }
 
-func (d *Daemon) listeners() (list []net.Listener, err error) {
+func (d *Daemon) listeners(ctx context.Context) (list []net.Listener, err error) {
 	defer func() {
 		if err != nil {
 			for _, l := range list {
@@ -104,8 +104,9 @@ func (d *Daemon) listeners() (list []net.Listener, err error) {
 		return nil, err
 	}
 	// Born closed, then opened to the group: there is no moment at which others could connect.
+	var lc net.ListenConfig
 	old := unix.Umask(0o177)
-	unixListener, err := net.Listen("unix", path)
+	unixListener, err := lc.Listen(ctx, "unix", path)
 	unix.Umask(old)
 	if err != nil {
 		return nil, err
@@ -121,7 +122,7 @@ func (d *Daemon) listeners() (list []net.Listener, err error) {
 		}
 	}
 	if a := d.cfg.API.Listen; a != "" {
-		l, err := net.Listen("tcp", a)
+		l, err := lc.Listen(ctx, "tcp", a)
 		if err != nil {
 			return list, err
 		}

@@ -70,7 +70,7 @@ func (q *durableQueue) wait(ctx context.Context, id string) (Checkpoint, error) 
 	case <-ctx.Done():
 		return cp, Wrap(context.Cause(ctx), CodeTimeout, "checkpoint %s is captured, but was not durable in time", id)
 	case <-q.s.background.Done():
-		return cp, Wrap(context.Cause(q.s.background), CodeUnavailable, "checkpoint %s is captured; the daemon stops before it is durable", id)
+		return cp, Wrap(errClosed, CodeUnavailable, "checkpoint %s is captured; the daemon stops before it is durable", id)
 	}
 	if j.err != nil {
 		return cp, j.err

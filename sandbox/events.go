@@ -75,7 +75,7 @@ func (s *Service) Subscribe(ctx context.Context, after int64, fn func(Event) err
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-s.background.Done():
-			return context.Cause(s.background)
+			return errClosed
 		}
 	}
 }

@@ -53,8 +53,10 @@ func (l *keyLocks) lock(ctx context.Context, key, op string, exclusive bool) (un
 			if running == "" {
 				running = "exec"
 			}
-			return nil, &Error{Code: CodeBusy, Op: op, Running: running, Err: context.Cause(ctx),
-				Message: "another operation (" + running + ") is running on this sandbox; try again when it has ended"}
+			return nil, &Error{
+				Code: CodeBusy, Op: op, Running: running, Err: context.Cause(ctx),
+				Message: "another operation (" + running + ") is running on this sandbox; try again when it has ended",
+			}
 		}
 	}
 	if exclusive {

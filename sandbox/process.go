@@ -58,7 +58,7 @@ func (s *Service) Wait(ctx context.Context, idOrName, procID string) (Process, e
 	case <-ctx.Done():
 		return Process{}, Wrap(context.Cause(ctx), CodeCancelled, "stopped waiting")
 	case <-s.background.Done():
-		return Process{}, Wrap(context.Cause(s.background), CodeUnavailable, "the daemon is stopping")
+		return Process{}, Wrap(errClosed, CodeUnavailable, "the daemon is stopping")
 	}
 }
 

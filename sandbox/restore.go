@@ -35,8 +35,10 @@ func (s *Service) Restore(ctx context.Context, idOrName string, r RestoreRequest
 	}
 	defer unlock()
 	if cp.ImageID != sb.ImageID {
-		return RestoreResult{}, &Error{Code: CodeImageMismatch, Field: "checkpoint",
-			Message: "checkpoint " + cp.ID + " is of image " + cp.ImageName + ", the sandbox is of " + sb.ImageName + "; fork the checkpoint instead"}
+		return RestoreResult{}, &Error{
+			Code: CodeImageMismatch, Field: "checkpoint",
+			Message: "checkpoint " + cp.ID + " is of image " + cp.ImageName + ", the sandbox is of " + sb.ImageName + "; fork the checkpoint instead",
+		}
 	}
 	var res RestoreResult
 	switch {

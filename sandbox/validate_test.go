@@ -15,9 +15,11 @@ func TestCheckConfig(t *testing.T) {
 		field string
 	}{
 		{name: "empty"},
-		{name: "whole", c: Config{Command: []string{"/bin/sleep", "1"}, Env: map[string]string{"A": "b=c"}, Cwd: "/x", User: "www:www",
+		{name: "whole", c: Config{
+			Command: []string{"/bin/sleep", "1"}, Env: map[string]string{"A": "b=c"}, Cwd: "/x", User: "www:www",
 			Network: NetworkEgress, Resources: Resources{CPUs: 0.5, MemoryBytes: 64 << 20, PIDs: 32, DiskBytes: 1 << 20},
-			Mounts: []Mount{{"/srv/models/a", "/models"}}}},
+			Mounts: []Mount{{"/srv/models/a", "/models"}},
+		}},
 		{name: "program", c: Config{Command: []string{""}}, code: CodeInvalid, field: "command"},
 		{name: "NUL", c: Config{Command: []string{"a\x00"}}, code: CodeInvalid, field: "command"},
 		{name: "variable", c: Config{Env: map[string]string{"A=B": ""}}, code: CodeInvalid, field: "env"},

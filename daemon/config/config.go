@@ -107,8 +107,10 @@ func Default(root string) Config {
 		Pool:    Pool{MaxDepth: 24},
 		Warm:    Warm{None: 4, Egress: 0},
 		Network: Network{Deny: []string{"169.254.0.0/16"}, Plugins: "/usr/lib/cni"},
-		Limits: Limits{Forks: 256, OutputBytes: 64 << 20, StdinBytes: 16 << 20, UploadBytes: 4 << 30,
-			LockWait: 10 * time.Second, LockWaitText: "10s"},
+		Limits: Limits{
+			Forks: 256, OutputBytes: 64 << 20, StdinBytes: 16 << 20, UploadBytes: 4 << 30,
+			LockWait: 10 * time.Second, LockWaitText: "10s",
+		},
 		Images: Images{MaxBytes: 64 << 30, MaxEntries: 4_000_000},
 		Log:    Log{Level: "info", Format: "text"},
 	}

@@ -101,9 +101,14 @@ func overlayFD(userns int, up, lower string) (int, error) {
 	defer func() { _ = unix.Close(o) }()
 	uppath := procPath(fd(u))
 	for _, kv := range [][2]string{
-		{"lowerdir+", procPath(fd(l))}, {"upperdir", uppath + "/fs"}, {"workdir", uppath + "/work"},
+		{"lowerdir+", procPath(fd(l))},
+		{"upperdir", uppath + "/fs"},
+		{"workdir", uppath + "/work"},
 		// Without it, each unmount waits for the disk.
-		{"volatile", ""}, {"index", "off"}, {"metacopy", "off"}, {"redirect_dir", "off"},
+		{"volatile", ""},
+		{"index", "off"},
+		{"metacopy", "off"},
+		{"redirect_dir", "off"},
 	} {
 		set := unix.FsconfigSetString
 		if kv[1] == "" {

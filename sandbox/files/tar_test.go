@@ -67,7 +67,8 @@ func TestTarInShifted(t *testing.T) {
 		entry{name: "./", kind: tar.TypeDir, mode: 0o700},
 		entry{name: "./was/", kind: tar.TypeDir, mode: 0o2750, uid: 12, mtime: old},
 		entry{name: "was/file", content: "hello", mode: 0o4755, uid: 1000, mtime: old, pax: map[string]string{
-			"SCHILY.xattr.user.k": "v\x00w", "SCHILY.xattr.security.capability": "\x01"}},
+			"SCHILY.xattr.user.k": "v\x00w", "SCHILY.xattr.security.capability": "\x01",
+		}},
 		entry{name: "replaced", content: "new", uid: 65535},
 		entry{name: "link", content: "file now"},
 		entry{name: "sym", kind: tar.TypeSymlink, link: "../../../etc/passwd", uid: 5, mtime: old},
@@ -212,7 +213,9 @@ func (b *paxBomb) Read(p []byte) (int, error) {
 func sparseBomb() io.Reader {
 	var pax, b bytes.Buffer
 	for _, kv := range [][2]string{
-		{"GNU.sparse.major", "1"}, {"GNU.sparse.minor", "0"}, {"GNU.sparse.name", "bomb"},
+		{"GNU.sparse.major", "1"},
+		{"GNU.sparse.minor", "0"},
+		{"GNU.sparse.name", "bomb"},
 		{"GNU.sparse.realsize", "9223372036854775807"},
 	} {
 		pax.WriteString(paxRecord(kv[0], kv[1]))

@@ -30,8 +30,10 @@ func TestExec(t *testing.T) {
 		{name: "cwd", req: stem.Request{Argv: []string{"pwd"}, Cwd: "/home/agent"}, stdout: "/home/agent\n"},
 		{name: "relative command", req: stem.Request{Argv: []string{"./true"}, Cwd: "/usr/bin"}},
 		{name: "environment", req: stem.Request{Argv: []string{"env"}, Env: []string{"A=1", "PATH=/bin", "HOME=/x"}}, stdout: "A=1\nPATH=/bin\nHOME=/x\n"},
-		{name: "default environment", req: stem.Request{Argv: []string{"env"}, User: "agent"},
-			stdout: "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\nHOME=/home/agent\n"},
+		{
+			name: "default environment", req: stem.Request{Argv: []string{"env"}, User: "agent"},
+			stdout: "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\nHOME=/home/agent\n",
+		},
 		{name: "user by name", req: stem.Request{Argv: []string{"sh", "-c", "id -u; id -g; id -G"}, User: "agent"}, stdout: "1000\n1000\n1000 27 50\n"},
 		{name: "user by number", req: stem.Request{Argv: []string{"sh", "-c", "id -u; id -G"}, User: "1000"}, stdout: "1000\n1000 27 50\n"},
 		{name: "user named like a number", req: stem.Request{Argv: []string{"id", "-u"}, User: "1500"}, stdout: "1600\n"},
@@ -44,8 +46,10 @@ func TestExec(t *testing.T) {
 		{name: "huge arguments", req: stem.Request{Argv: []string{"printf", "%s", long, long}}, stdout: long + long},
 		{name: "huge environment", req: stem.Request{Argv: []string{"sh", "-c", "echo ${#BIG}"}, Env: []string{"BIG=" + long}}, stdout: "102400\n"},
 		{name: "session leader", req: stem.Request{Argv: []string{"sh", "-c", `read -r _ _ _ _ grp ses _ < /proc/$$/stat; test $grp = $$ -a $ses = $$ && echo leader`}}, stdout: "leader\n"},
-		{name: "default signals", req: stem.Request{Argv: []string{"sed", "-n", "/^Sig[BIC]/p", "/proc/self/status"}},
-			stdout: "SigBlk:\t0000000000000000\nSigIgn:\t0000000000000000\nSigCgt:\t0000000000000000\n"},
+		{
+			name: "default signals", req: stem.Request{Argv: []string{"sed", "-n", "/^Sig[BIC]/p", "/proc/self/status"}},
+			stdout: "SigBlk:\t0000000000000000\nSigIgn:\t0000000000000000\nSigCgt:\t0000000000000000\n",
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			c.req.ID = b.newID()

@@ -29,7 +29,7 @@ type flags struct {
 
 // Run runs cairnd with the given arguments and returns its exit code.
 func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	root := newRoot()
+	root := newRoot() //nolint:contextcheck // cobra hands the context to the command
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
