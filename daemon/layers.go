@@ -184,8 +184,10 @@ func layerError(err error) error {
 	case errors.As(err, &corrupt):
 		return sandbox.Wrap(err, sandbox.CodeCorrupt, "layer %s is damaged at %q: %s", corrupt.Layer, corrupt.Path, corrupt.What)
 	case errors.As(err, &mountPoint):
-		return &sandbox.Error{Code: sandbox.CodeInvalid, Field: "image", Err: err,
-			Message: fmt.Sprintf("the files have something at %s that a sandbox cannot have there: %s", mountPoint.Path, mountPoint.What)}
+		return &sandbox.Error{
+			Code: sandbox.CodeInvalid, Field: "image", Err: err,
+			Message: fmt.Sprintf("the files have something at %s that a sandbox cannot have there: %s", mountPoint.Path, mountPoint.What),
+		}
 	case errors.Is(err, overlay.ErrBusy):
 		return sandbox.Wrap(err, sandbox.CodeBusy, "a process has a file open for writing")
 	case errors.Is(err, overlay.ErrNotFound):

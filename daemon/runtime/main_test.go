@@ -93,9 +93,11 @@ func (g stemGuest) Wait(ctx context.Context, id string, _ int64) (sandbox.Exit, 
 	}
 	return sandbox.Exit{ExitCode: code}, err
 }
+
 func (g stemGuest) Output(id string, s sandbox.Stream, offset int64, max int) (sandbox.Output, error) {
 	return sandbox.Output{}, errors.ErrUnsupported
 }
+
 func (g stemGuest) Follow(context.Context, string, sandbox.Stream, int64, func([]byte) error) error {
 	return errors.ErrUnsupported
 }
