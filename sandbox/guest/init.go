@@ -39,6 +39,7 @@ func runInit(dir string) int {
 	if err := unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
 		logf("close_range: ", err.Error())
 	}
+	leaveLowPIDs()
 	d := &initd{dir: dir, records: records{dir + "/" + wire.DirProcess}, pause: minPause}
 	next := time.NewTimer(0)
 	for {
