@@ -1,12 +1,13 @@
 package e2e
 
 import (
-	"cairn/api/client"
-	"cairn/api/types"
 	"encoding/base64"
 	"fmt"
 	"io"
 	"strings"
+
+	"cairn/api/client"
+	"cairn/api/types"
 )
 
 func (h *host) create(c types.CreateSandbox) (types.Sandbox, error) {

@@ -1,8 +1,6 @@
 package e2e
 
 import (
-	"cairn/api/client"
-	"cairn/api/types"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +10,9 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"cairn/api/client"
+	"cairn/api/types"
 )
 
 // options of a daemon under test.

@@ -2,13 +2,14 @@ package e2e
 
 import (
 	"bytes"
-	"cairn/api/client"
-	"cairn/api/types"
 	"os"
 	"path/filepath"
 	"syscall"
 	"testing"
 	"time"
+
+	"cairn/api/client"
+	"cairn/api/types"
 )
 
 // TestHostRestarted has the daemon believe that the host went down: what was

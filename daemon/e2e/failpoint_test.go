@@ -1,14 +1,15 @@
 package e2e
 
 import (
-	"cairn/api/client"
-	"cairn/api/types"
-	"cairn/sandbox"
 	"errors"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
+
+	"cairn/api/client"
+	"cairn/api/types"
+	"cairn/sandbox"
 )
 
 // subject is what a failpoint case works on: a sandbox in state after, whose

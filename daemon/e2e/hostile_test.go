@@ -1,13 +1,14 @@
 package e2e
 
 import (
-	"cairn/api/client"
-	"cairn/api/types"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"cairn/api/client"
+	"cairn/api/types"
 )
 
 // TestControlFilesReplaced has root inside replace what the daemon uses to

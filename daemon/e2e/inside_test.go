@@ -2,13 +2,14 @@ package e2e
 
 import (
 	"bytes"
-	"cairn/api/client"
-	"cairn/api/types"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"cairn/api/client"
+	"cairn/api/types"
 )
 
 func itoa(n int64) string { return strconv.FormatInt(n, 10) }

@@ -1,11 +1,12 @@
 package e2e
 
 import (
-	"cairn/api/client"
-	"cairn/api/types"
 	"fmt"
 	"sync"
 	"testing"
+
+	"cairn/api/client"
+	"cairn/api/types"
 )
 
 // TestCrashUnderLoad kills the daemon again and again while sandboxes live and

@@ -1,10 +1,11 @@
 package e2e
 
 import (
-	"cairn/api/types"
 	"io"
 	"strings"
 	"testing"
+
+	"cairn/api/types"
 )
 
 // TestLivingProcesses takes checkpoints beside processes that could go on to

@@ -1,8 +1,6 @@
 package e2e
 
 import (
-	"cairn/api/client"
-	"cairn/api/types"
 	"flag"
 	"fmt"
 	"io"
@@ -12,6 +10,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"cairn/api/client"
+	"cairn/api/types"
 
 	"pgregory.net/rapid"
 )

@@ -1,12 +1,13 @@
 package e2e
 
 import (
-	"cairn/api/client"
-	"cairn/api/types"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"cairn/api/client"
+	"cairn/api/types"
 
 	"golang.org/x/sys/unix"
 )

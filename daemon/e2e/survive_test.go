@@ -1,8 +1,6 @@
 package e2e
 
 import (
-	"cairn/api/client"
-	"cairn/api/types"
 	"errors"
 	"fmt"
 	"maps"
@@ -11,6 +9,9 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+
+	"cairn/api/client"
+	"cairn/api/types"
 )
 
 // TestContainerdKilled kills containerd: sandboxes run on, and what needs it

@@ -3,7 +3,6 @@ package e2e
 import (
 	"archive/tar"
 	"bytes"
-	"cairn/api/types"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -17,6 +16,8 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+
+	"cairn/api/types"
 )
 
 // What goes to the agent and comes back; see package agent.
