@@ -20,9 +20,17 @@ type guest struct {
 
 func (g *guest) Close() error { return g.c.Close() }
 
+// Ready also looks whether records can be kept: root inside may have put something
+// else in their directory's place.
 func (g *guest) Ready(ctx context.Context) error {
-	_, err := g.c.Ping(ctx)
-	return guestError(err)
+	if _, err := g.c.Ping(ctx); err != nil {
+		return guestError(err)
+	}
+	const nobody = "exec_none"
+	if _, err := g.c.Exit(nobody); err != nil && !errors.Is(err, stem.NotFound) {
+		return guestError(err)
+	}
+	return nil
 }
 
 func (g *guest) Start(ctx context.Context, r sandbox.GuestStart) (int, error) {
