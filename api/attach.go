@@ -64,8 +64,8 @@ func (s *server) AttachProcess(ctx context.Context, r AttachProcessRequestObject
 	}
 	return respond(func(w http.ResponseWriter) error {
 		if a.conn, err = websocket.Accept(w, req, &websocket.AcceptOptions{CompressionMode: websocket.CompressionDisabled}); err != nil {
-			s.log.DebugContext(ctx, "no WebSocket", "err", err) // it has been answered
-			return nil
+			s.log.DebugContext(ctx, "no WebSocket", "err", err)
+			return nil //nolint:nilerr // the library has answered
 		}
 		a.run(ctx)
 		return nil
@@ -95,7 +95,7 @@ func (a *attachment) run(ctx context.Context) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	defer a.conn.CloseNow()
+	defer func() { _ = a.conn.CloseNow() }() // it may be closed
 	defer cancel(nil)
 	a.conn.SetReadLimit(maxAttachFrame)
 	if a.tell(ctx, types.AttachMessage{Attached: &types.Attached{Offset: a.offset, Process: processOf(a.process)}}) != nil {

@@ -230,7 +230,7 @@ func rawAttach(t *testing.T, h *harness, path string) *websocket.Conn {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { conn.CloseNow() })
+	t.Cleanup(func() { _ = conn.CloseNow() })
 	if _, _, err := conn.Read(t.Context()); err != nil {
 		t.Fatal(err)
 	}

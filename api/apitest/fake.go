@@ -216,7 +216,8 @@ func (s *Service) Exec(_ context.Context, id string, r sandbox.ExecRequest) (san
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.procs[p.ID] = p
-	if r.Command[0] != "block" && r.Command[0] != "size" && !r.OpenStdin && !(r.TTY != nil && r.Command[0] == "cat") {
+	lasting := r.OpenStdin || r.Command[0] == "block" || r.Command[0] == "size" || r.Command[0] == "cat" && r.TTY != nil
+	if !lasting {
 		p.end(code, "")
 	}
 	return p.Process, nil

@@ -31,6 +31,7 @@ type Attachment struct {
 	Process types.Process
 
 	conn   *websocket.Conn
+	stop   func() bool // watching the context
 	offset int64
 }
 
@@ -65,12 +66,13 @@ func (c *Client) Attach(ctx context.Context, sandbox, process string, params *ty
 	a := &Attachment{conn: conn}
 	var m types.AttachMessage
 	if kind, data, err := conn.Read(ctx); err != nil {
-		conn.CloseNow()
+		_ = conn.CloseNow()
 		return nil, fmt.Errorf("%w: %w", ErrCutOff, err)
 	} else if kind != websocket.MessageText || json.Unmarshal(data, &m) != nil || m.Attached == nil {
-		conn.CloseNow()
+		_ = conn.CloseNow()
 		return nil, errors.New("the daemon's first message is not what it should be")
 	}
+	a.stop = context.AfterFunc(ctx, func() { _ = conn.CloseNow() }) // it may be closed
 	a.Process, a.offset = m.Attached.Process, m.Attached.Offset
 	return a, nil
 }
@@ -140,4 +142,7 @@ func (a *Attachment) control(ctx context.Context, c types.AttachControl) error {
 }
 
 // Close detaches: the process goes on, and still gets the input that was written.
-func (a *Attachment) Close() error { return a.conn.Close(websocket.StatusNormalClosure, "") }
+func (a *Attachment) Close() error {
+	defer a.stop()
+	return a.conn.Close(websocket.StatusNormalClosure, "")
+}

@@ -70,11 +70,9 @@ func openTerminal(size wire.Size, who identity) (t *terminal, slave int, err err
 }
 
 func terminalFailure(err error) error {
-	switch err {
-	case unix.EAGAIN, unix.ENOMEM, unix.EMFILE, unix.ENFILE, unix.ENOSPC:
-		return failure{wire.CodeLimit, "terminal: " + err.Error()}
-	}
-	return failure{wire.CodeInternal, "terminal: " + err.Error()}
+	f := asFailure(err) // ENOSPC: there are as many as the devpts allows
+	f.message = "terminal: " + f.message
+	return f
 }
 
 func setSize(fd int, size wire.Size) error {
