@@ -173,33 +173,46 @@ func (s *session) send(ctx context.Context, at *client.Attachment) (leaving bool
 	}
 }
 
-// reattach attaches again after the connection was lost.
+// reattach attaches again after the connection was lost. It pauses before each try, so
+// that a daemon which lets go each time is not asked as fast as it can answer.
 func (s *session) reattach(ctx context.Context, offset int64) (*client.Attachment, error) {
 	s.say("the connection is lost; trying again")
-	ctx, cancel := context.WithTimeout(ctx, reattachFor)
-	defer cancel()
+	// An attachment lives no longer than its context, which has to outlive the search.
+	ctx, cancel := context.WithCancel(ctx)
+	patience := time.AfterFunc(reattachFor, cancel)
 	for pause := minReattach; ; pause = min(2*pause, maxReattach) {
-		at, err := s.client.Attach(ctx, s.process.SandboxId, s.process.Id, &types.AttachProcessParams{Offset: &offset})
+		err := s.idle(ctx, pause)
 		if err == nil {
-			s.say("attached again")
-			return at, nil
+			var at *client.Attachment
+			at, err = s.client.Attach(ctx, s.process.SandboxId, s.process.Id, &types.AttachProcessParams{Offset: &offset})
+			if err == nil {
+				patience.Stop()
+				s.say("attached again")
+				return at, nil
+			}
 		}
-		if c := client.CodeOf(err); c != "" && c != types.Unavailable && c != types.Overloaded {
+		c := client.CodeOf(err)
+		refused := c != "" && c != types.Unavailable && c != types.Overloaded
+		if refused || ctx.Err() != nil || errors.Is(err, errDetached) {
+			cancel()
 			return nil, err
 		}
-		again := time.NewTimer(pause)
-		for waiting := true; waiting; {
-			select {
-			case <-again.C:
-				waiting = false
-			case <-s.input: // typed into the void
-			case <-s.leave:
-				again.Stop()
-				return nil, errDetached
-			case <-ctx.Done():
-				again.Stop()
-				return nil, err
-			}
+	}
+}
+
+// idle waits while there is nobody to type to.
+func (s *session) idle(ctx context.Context, pause time.Duration) error {
+	over := time.NewTimer(pause)
+	defer over.Stop()
+	for {
+		select {
+		case <-over.C:
+			return nil
+		case <-s.input: // typed into the void
+		case <-s.leave:
+			return errDetached
+		case <-ctx.Done():
+			return client.ErrCutOff
 		}
 	}
 }
