@@ -29,6 +29,9 @@ const InsideBundle = "/.cairn/criu"
 const (
 	defaultGhostLimit  = 256 << 20
 	defaultStopTimeout = 10 * time.Second
+	// answerTimeout bounds the wait for a helper's next word, endTimeout that for its end.
+	answerTimeout = 5 * time.Minute
+	endTimeout    = time.Minute
 )
 
 // Options configure a CRIU.
@@ -184,6 +187,8 @@ func (c *CRIU) start(s frame.Setup, files ...*os.File) (*session, error) {
 // next reads the next event; a failure that it tells is the error.
 func (se *session) next(want frame.Kind) (frame.Event, error) {
 	var e frame.Event
+	// A socket always takes a deadline.
+	_ = se.control.SetReadDeadline(time.Now().Add(answerTimeout))
 	if err := se.dec.Decode(&e); err != nil {
 		return e, se.broken(err)
 	}
@@ -201,15 +206,20 @@ func (se *session) next(want frame.Kind) (frame.Event, error) {
 
 // broken is the error for a helper that did not keep to the protocol: it died.
 func (se *session) broken(err error) error {
-	se.control.Close()
-	<-se.ended
+	se.close()
 	return &Error{Code: CodeInterrupted, Message: "the helper ended early: " + se.log.String(), Err: errors.Join(err, se.err)}
 }
 
-// close ends the helper. It waits for it: CRIU must not be ended in the middle.
+// close ends the helper. It waits for it, as CRIU must not be ended in the middle, but
+// not for ever.
 func (se *session) close() {
 	se.control.Close()
-	<-se.ended
+	select {
+	case <-se.ended:
+	case <-time.After(endTimeout):
+		_ = se.cmd.Process.Kill()
+		<-se.ended
+	}
 }
 
 // Prepared is a CRIU that was started in a container and waits. Each serves once.

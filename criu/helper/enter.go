@@ -102,7 +102,16 @@ func swrk(socket string) int {
 		unix.Close(n)
 	}
 	unix.Close(e.LogFD)
-	return wait(child)
+	code := wait(child)
+	if code != 0 && e.Op == frame.OpRestore {
+		// Who is half restored would hold CRIU's end of the socket for ever.
+		p.clear = true
+		p.cgroups = nil
+		if child, errno := p.fork(); errno == 0 {
+			wait(child)
+		}
+	}
+	return code
 }
 
 // wait reaps the child and the process that it started, and returns how the latter ended.
