@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -62,7 +63,16 @@ func (l layers) AttachedUpper(pid int) (string, error) {
 	return upper, layerError(err)
 }
 
-func (l layers) Blockers(pids []int, pid int, _ string) ([]sandbox.Blocker, error) {
+// Blockers looks at the agent's processes only. PID 1 and the stem, and whatever
+// else runs their program, hold nothing of the root by their making. An agent that
+// makes one of them hold something, by ptrace say, harms nobody but itself: what is
+// open for writing is refused by the kernel when the old root is made read-only,
+// and through anything else nothing can be written any more.
+func (l layers) Blockers(pids []int, pid int) ([]sandbox.Blocker, error) {
+	pids = agents(pids, pid)
+	if len(pids) == 0 {
+		return nil, nil
+	}
 	root, err := l.p.Attached(pid)
 	if err != nil {
 		return nil, layerError(err)
@@ -76,6 +86,21 @@ func (l layers) Blockers(pids []int, pid int, _ string) ([]sandbox.Blocker, erro
 		list[i] = sandbox.Blocker{PID: b.PID, Comm: b.Comm, Reason: string(b.Reason), Path: b.Path}
 	}
 	return list, nil
+}
+
+// agents gives the processes that do not run the program of PID 1.
+func agents(pids []int, pid int) []int {
+	exe := func(pid int) (st unix.Stat_t, ok bool) {
+		return st, unix.Stat(fmt.Sprintf("/proc/%d/exe", pid), &st) == nil
+	}
+	own, ok := exe(pid)
+	if !ok {
+		return pids
+	}
+	return slices.DeleteFunc(slices.Clone(pids), func(p int) bool {
+		st, ok := exe(p)
+		return ok && st.Dev == own.Dev && st.Ino == own.Ino
+	})
 }
 
 func (l layers) Empty(upper string) (bool, error) {

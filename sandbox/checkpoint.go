@@ -212,7 +212,7 @@ func (s *Service) blocked(c Container, sb Sandbox) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	b, err := s.o.Layers.Blockers(pids, c.PID(), sb.Upper)
+	b, err := s.o.Layers.Blockers(pids, c.PID())
 	if err != nil {
 		return false, err
 	}

@@ -109,7 +109,9 @@ type Layers interface {
 	WriteIdentity(ctx context.Context, id string, below []string, files map[string]string, dirs []string) error
 	Prepare(ctx context.Context, t Target, s Stack) (Prepared, error)
 	AttachedUpper(pid int) (string, error) // "" when the container is blank
-	Blockers(pids []int, pid int, upper string) ([]Blocker, error)
+	// Blockers says which of the processes, frozen, keep the root of pid's container
+	// from being switched: they could write, or would miss, what is in the old one.
+	Blockers(pids []int, pid int) ([]Blocker, error)
 	Empty(upper string) (bool, error)
 	Capture(ctx context.Context, upper, dst, previous string) (unchanged bool, err error)
 	Has(ctx context.Context, layers []string, path string) (bool, error) // any of them says something of path, whiteouts included
