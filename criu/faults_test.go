@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"cairn/criu"
+	"cairn/sandbox/stem"
 
 	"golang.org/x/sys/unix"
 )
@@ -121,7 +122,8 @@ func TestOutsideOfTree(t *testing.T) {
 	b.start(t, "sleep", "1000")
 	old, err := b.Ping(t.Context())
 	check(t, err)
-	b.start(t, "/bin/sh", "-c", fmt.Sprintf("kill -9 %d", old))
+	// It may be gone before it has answered.
+	_, _ = b.Start(t.Context(), stem.Request{ID: "killer", Argv: []string{"/bin/sh", "-c", fmt.Sprintf("kill -9 %d", old)}})
 	until(t, "another stem", func() error {
 		if pid, err := b.Ping(t.Context()); err != nil || pid == old {
 			return fmt.Errorf("pid %d: %w", pid, err)
@@ -152,6 +154,15 @@ func TestNoSpace(t *testing.T) {
 // criuOf finds the CRIU that works in the sandbox: who was put there from outside.
 func (b *box) criuOf(t testing.TB) int {
 	t.Helper()
+	pid := b.findCRIU(t)
+	if pid == 0 {
+		t.Fatal("no CRIU runs in the sandbox")
+	}
+	return pid
+}
+
+func (b *box) findCRIU(t testing.TB) int {
+	t.Helper()
 	ns, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", b.pid))
 	check(t, err)
 	dirs, err := filepath.Glob("/proc/[0-9]*")
@@ -168,7 +179,6 @@ func (b *box) criuOf(t testing.TB) int {
 			return pid
 		}
 	}
-	t.Fatal("no CRIU runs in the sandbox")
 	return 0
 }
 
@@ -203,6 +213,13 @@ func TestKilledInDump(t *testing.T) {
 		if name != "enterer" && (!errors.As(err, &e) || e.Code != criu.CodeInterrupted) {
 			t.Errorf("%s killed: %v", name, err)
 		}
+		// A CRIU whose helper was killed lets the tree go by itself.
+		until(t, "CRIU to end", func() error {
+			if pid := b.findCRIU(t); pid != 0 {
+				return fmt.Errorf("process %d", pid)
+			}
+			return nil
+		})
 		b.ask(t, id, "on-"+name)
 	}
 	// And it can still be dumped and restored.

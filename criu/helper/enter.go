@@ -151,7 +151,7 @@ func (e entry) plan(socket string) (*plan, error) {
 	p.everyOne = ^uint64(0)
 	p.sigIgn = [4]uint64{1} // SIG_IGN
 	p.zero[0] = '0'
-	p.sleep.Nsec = 500_000
+	p.sleep.Nsec = 300_000
 	if e.Op == frame.OpClear {
 		p.clear = true
 		return p, nil
@@ -280,8 +280,13 @@ func (p *plan) become() {
 //go:nosplit
 func (p *plan) killAll() {
 	const everyone = ^uintptr(0) // -1
+	gone := 0
 	for i := 0; i < 20000; i++ {
-		if _, _, errno := syscall.RawSyscall(unix.SYS_KILL, everyone, uintptr(unix.SIGKILL), 0); errno == unix.ESRCH {
+		// ESRCH is also the answer when the last one looked at is just being reaped, whoever
+		// else there is: it has to be had twice.
+		if _, _, errno := syscall.RawSyscall(unix.SYS_KILL, everyone, uintptr(unix.SIGKILL), 0); errno != unix.ESRCH {
+			gone = 0
+		} else if gone++; gone == 2 {
 			exit(0)
 		}
 		syscall.RawSyscall(unix.SYS_NANOSLEEP, uintptr(unsafe.Pointer(&p.sleep)), 0, 0)
