@@ -240,15 +240,18 @@ func TestKilledInRestore(t *testing.T) {
 	check(t, b.HoldStem())
 	check(t, c.Clear(t.Context(), b.target()))
 	failure := errors.New("changed my mind")
-	for name, kill := range victims() {
-		// A CRIU that was killed leaves what it was about to delete: whoever restores again
-		// attaches the files anew.
+	// A CRIU that was killed leaves what it was about to delete: whoever restores again
+	// attaches the files anew.
+	freshFiles := func() {
 		ghosts, err := filepath.Glob(b.dir + "/root/tmp/w/*.ghost")
 		check(t, err)
 		for _, g := range ghosts {
 			check(t, os.Remove(g))
 		}
-		_, err = c.Restore(t.Context(), b.target(), images, criu.RestoreOptions{Restored: func(context.Context, int) error {
+	}
+	for name, kill := range victims() {
+		freshFiles()
+		_, err := c.Restore(t.Context(), b.target(), images, criu.RestoreOptions{Restored: func(context.Context, int) error {
 			return unix.Kill(kill(t, b), unix.SIGKILL)
 		}})
 		if name == "enterer" && err == nil {
@@ -261,9 +264,10 @@ func TestKilledInRestore(t *testing.T) {
 			t.Errorf("%s killed: %v", name, err)
 		}
 		if left := b.states(t); len(left) != 1 {
-			t.Errorf("%s killed: processes are left: %v", name, left)
+			t.Errorf("%s killed: processes are left: %v; %v", name, left, err)
 		}
 	}
+	freshFiles()
 	_, err = c.Restore(t.Context(), b.target(), images, criu.RestoreOptions{Restored: func(context.Context, int) error { return failure }})
 	if !errors.Is(err, failure) {
 		t.Errorf("a restore that was called off: %v", err)
@@ -271,6 +275,7 @@ func TestKilledInRestore(t *testing.T) {
 	if left := b.states(t); len(left) != 1 {
 		t.Errorf("processes are left: %v", left)
 	}
+	freshFiles()
 	b.restore(t, c, images)
 	b.ask(t, id, "after")
 }

@@ -2,6 +2,7 @@ package helper
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"runtime"
@@ -87,17 +88,23 @@ func clearAll() frame.Event {
 	if err != nil {
 		return failed(err)
 	}
-	child, errno := p.fork()
-	if errno != 0 {
-		return failed(fmt.Errorf("fork: %w", errno))
+	const tries, killed = 10, 128 + int(unix.SIGKILL)
+	code := killed
+	// Another one that clears the same container ends this one's process too.
+	for i := 0; i < tries && code == killed; i++ {
+		child, errno := p.fork()
+		if errno != 0 {
+			return failed(fmt.Errorf("fork: %w", errno))
+		}
+		code = wait(child)
 	}
-	switch code := wait(child); code {
+	switch code {
 	case 0:
 		return frame.Event{}
 	case 1:
 		return frame.Event{Failure: &frame.Failure{Code: "stuck", Message: "some processes of the sandbox can't be ended"}}
 	default:
-		return failed(fmt.Errorf("%s", entered(code)))
+		return failed(errors.New(entered(code)))
 	}
 }
 
