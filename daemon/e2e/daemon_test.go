@@ -54,7 +54,7 @@ func newHost(t testing.TB, o options) *host {
 // bareHost is newHost without starting anything.
 func bareHost(t testing.TB, o options) *host {
 	t.Helper()
-	base, err := os.MkdirTemp("/var/tmp", "ce") //nolint:usetesting // the path of a socket is short
+	base, err := os.MkdirTemp("/var/tmp", "ce") // the path of a socket is short
 	if err != nil {
 		t.Fatal(err)
 	}

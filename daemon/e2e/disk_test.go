@@ -23,7 +23,7 @@ func ext4(t testing.TB, size string) string {
 // the daemons that were started later.
 func loop(t testing.TB, size string, mkfs []string, mountOptions string) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("/var/tmp", "ce") //nolint:usetesting // root inside sandboxes must pass through it
+	dir, err := os.MkdirTemp("/var/tmp", "ce") // root inside sandboxes must pass through it
 	if err != nil {
 		t.Fatal(err)
 	}

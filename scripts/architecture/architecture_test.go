@@ -96,7 +96,8 @@ func TestImportsPointInwards(t *testing.T) {
 			dir     string
 			may     []string
 			outside []string
-		}) bool {
+		},
+		) bool {
 			return below(p.ImportPath, l.dir)
 		})
 		if i < 0 {

@@ -24,7 +24,7 @@ func TestLife(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	//nolint:usetesting // t.TempDir is too long for the sockets below it
+	// t.TempDir is too long for the sockets below it
 	tmp, err := os.MkdirTemp("/var/tmp", "bt-")
 	if err != nil {
 		t.Fatal(err)
