@@ -61,7 +61,7 @@ func (p *Pool) ApplyTar(ctx context.Context, id string, r io.Reader, lim Limits)
 		}
 		// The digest is over everything, padding after the end included;
 		// how much of that there may be is bounded too.
-		rest := io.Reader(in)
+		rest := in
 		if lim.Bytes > 0 {
 			rest = io.LimitReader(in, lim.Bytes+1)
 		}

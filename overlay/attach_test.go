@@ -73,7 +73,6 @@ func TestAttachUndoesEveryStep(t *testing.T) {
 		}
 		return string(b)
 	}
-	mounts := table()
 	var steps []string
 	p.fail = func(step string) error { steps = append(steps, step); return nil }
 	tg.Hostname = "after"
@@ -89,7 +88,7 @@ func TestAttachUndoesEveryStep(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.Close()
-	mounts = table()
+	mounts := table()
 	if len(steps) < 6 {
 		t.Fatalf("steps: %q", steps)
 	}

@@ -99,7 +99,11 @@ func TestCaptureSeesMappedWrites(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer unix.Munmap(m)
+		defer func() {
+			if err := unix.Munmap(m); err != nil {
+				t.Error(err)
+			}
+		}()
 		copy(m, "first")
 		settle(t)
 		before, err := lstatAt(unix.AT_FDCWD, path)

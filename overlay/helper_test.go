@@ -152,19 +152,6 @@ func (c *container) root() *os.File {
 	return f
 }
 
-// agent starts a process inside and gives its pid on the host.
-func (c *container) agent(role string) int {
-	c.t.Helper()
-	inside := c.ask(request{Agent: role}).PID
-	for _, pid := range processesOf(c.t, c.pid()) {
-		if nspid(c.t, pid) == inside {
-			return pid
-		}
-	}
-	c.t.Fatalf("agent %d not found", inside)
-	return 0
-}
-
 // processesOf lists the processes of the pid namespace of a process.
 func processesOf(t testing.TB, of int) []int {
 	t.Helper()
@@ -191,24 +178,6 @@ func processesOf(t testing.TB, of int) []int {
 		}
 	}
 	return pids
-}
-
-func nspid(t testing.TB, pid int) int {
-	t.Helper()
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if errors.Is(err, os.ErrNotExist) {
-		return 0
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	var out, in int
-	for line := range splitLines(string(b)) {
-		if n, _ := fmt.Sscanf(line, "NSpid: %d %d", &out, &in); n == 2 {
-			return in
-		}
-	}
-	return 0
 }
 
 // helperMain is the first process of a container.

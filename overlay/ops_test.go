@@ -139,10 +139,11 @@ func moveTree(from, to string) error {
 }
 
 func create(path, data string) op { return op{Kind: "create", Path: []byte(path), Data: []byte(data)} }
-func read(path, data string) op   { return op{Kind: "read", Path: []byte(path), Data: []byte(data)} }
-func mkdir(path string) op        { return op{Kind: "mkdirall", Path: []byte(path)} }
-func remove(path string) op       { return op{Kind: "remove", Path: []byte(path)} }
-func exists(path string) op       { return op{Kind: "exists", Path: []byte(path)} }
+
+func read(path, data string) op { return op{Kind: "read", Path: []byte(path), Data: []byte(data)} }
+func mkdir(path string) op      { return op{Kind: "mkdirall", Path: []byte(path)} }
+func remove(path string) op     { return op{Kind: "remove", Path: []byte(path)} }
+func exists(path string) op     { return op{Kind: "exists", Path: []byte(path)} }
 
 func splitLines(s string) iter.Seq[string] { return strings.SplitSeq(s, "\n") }
 

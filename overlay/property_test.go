@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sort"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -335,9 +336,11 @@ type parted struct {
 func parts(line string) parted {
 	var p parted
 	f := strings.Split(line, " ")
-	var mode uint32
-	fmt.Sscanf(f[0], "%o", &mode)
-	p.typ, p.mode, p.owner = mode&unix.S_IFMT, mode&0o7777, f[1]
+	mode, err := strconv.ParseUint(f[0], 8, 32)
+	if err != nil {
+		panic(err) // take wrote it
+	}
+	p.typ, p.mode, p.owner = uint32(mode)&unix.S_IFMT, uint32(mode)&0o7777, f[1]
 	for _, s := range f[3:] {
 		switch {
 		case strings.HasPrefix(s, "same="):

@@ -3,6 +3,7 @@ package overlay
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -102,7 +103,7 @@ func describeForTest(root *os.File, path string, base uint32, mnt uint64) (strin
 		line += fmt.Sprintf(" %d:%d", sx.Rdev_major, sx.Rdev_minor)
 	}
 	names, err := grow(func(b []byte) (int, error) { return unix.Llistxattr(full, b) })
-	if err != nil && err != unix.EOPNOTSUPP {
+	if err != nil && !errors.Is(err, unix.EOPNOTSUPP) {
 		return "", sx, err
 	}
 	list := strings.Split(string(names), "\x00")
