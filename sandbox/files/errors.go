@@ -71,7 +71,7 @@ func fail(op, path string, err error) error {
 		return nil
 	}
 	var e *Error
-	if errors.As(err, &e) && error(e) == err {
+	if errors.As(err, &e) && error(e) == err { //nolint:errorlint // one that wraps an *Error says more
 		return err
 	}
 	return &Error{Op: op, Path: path, Code: codeOf(err), Err: err}

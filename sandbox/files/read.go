@@ -29,7 +29,7 @@ func (f *File) Size() int64 { return f.Info.Size }
 // Read implements io.Reader.
 func (f *File) Read(p []byte) (int, error) {
 	n, err := f.r.Read(p)
-	if err == io.EOF { //nolint:errorlint // as io.SectionReader promises
+	if err == io.EOF {
 		if at, _ := f.r.Seek(0, io.SeekCurrent); at < f.Info.Size {
 			return n, io.ErrUnexpectedEOF
 		}

@@ -332,7 +332,7 @@ func dropHoles(t *testing.T, b []byte) []byte {
 	r, w := tar.NewReader(bytes.NewReader(b)), tar.NewWriter(&out)
 	for {
 		h, err := r.Next()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			break
 		}
 		must(t, err)

@@ -105,7 +105,7 @@ func (t *tarReader) run(path string, src io.Reader) error {
 	tr := tar.NewReader(&sourceReader{ctx: t.ctx, r: src, left: raw})
 	for {
 		h, err := tr.Next()
-		if err == io.EOF { //nolint:errorlint // as documented
+		if err == io.EOF {
 			return t.settle("")
 		}
 		if err != nil {
@@ -134,7 +134,7 @@ func (s *sourceReader) Read(p []byte) (int, error) {
 	}
 	n, err := s.r.Read(p[:min(int64(len(p)), s.left)])
 	s.left -= int64(n)
-	if err != nil && err != io.EOF { //nolint:errorlint // a wrapped EOF is a failure
+	if err != nil && err != io.EOF { // a wrapped EOF is a failure
 		if s.ctx.Err() != nil {
 			return n, s.ctx.Err()
 		}

@@ -1,6 +1,7 @@
 package guest
 
 import (
+	"errors"
 	"runtime"
 	"strconv"
 	"strings"
@@ -61,7 +62,7 @@ func findCommand(name, path, cwd string) (string, error) {
 		if err == nil {
 			return file, nil
 		}
-		if err == unix.EACCES && denied == nil {
+		if errors.Is(err, unix.EACCES) && denied == nil {
 			denied = err
 		}
 	}
@@ -89,14 +90,18 @@ func checkCommand(file, cwd string) error {
 
 // commandFailure gives an error of looking for, or of executing, a command its code.
 func commandFailure(name string, err error) error {
-	code := wire.CodePermissionDenied
-	switch err {
+	var code string
+	var errno unix.Errno
+	errors.As(err, &errno)
+	switch errno {
 	case unix.ENOENT, unix.ENOTDIR:
 		code = wire.CodeCommandNotFound
 	case unix.EAGAIN, unix.ENOMEM, unix.E2BIG, unix.EMFILE, unix.ENFILE:
 		code = wire.CodeLimit
 	case unix.EIO, unix.EINVAL, unix.EFAULT:
 		code = wire.CodeInternal
+	default:
+		code = wire.CodePermissionDenied
 	}
 	return failure{code, strconv.Quote(clip(name)) + ": " + err.Error()}
 }

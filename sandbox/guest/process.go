@@ -137,7 +137,7 @@ func (s *stem) signal(m wire.Signal) error {
 		}
 	}
 	err = unix.Kill(target, unix.Signal(m.Signal))
-	if err == unix.ESRCH {
+	if errors.Is(err, unix.ESRCH) {
 		return failure{wire.CodeNotRunning, m.ID + " is not running"}
 	}
 	return err

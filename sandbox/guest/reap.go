@@ -68,8 +68,8 @@ func (e ended) status(startedUS int64) wire.Status {
 		Value:       e.value,
 		StartedUS:   startedUS,
 		FinishedUS:  time.Now().UnixMicro(),
-		MaxRSSBytes: int64(e.rusage.Maxrss) * 1024,
-		UserUS:      int64(e.rusage.Utime.Sec)*1e6 + int64(e.rusage.Utime.Usec),
-		SystemUS:    int64(e.rusage.Stime.Sec)*1e6 + int64(e.rusage.Stime.Usec),
+		MaxRSSBytes: e.rusage.Maxrss * 1024,
+		UserUS:      e.rusage.Utime.Sec*1e6 + e.rusage.Utime.Usec,
+		SystemUS:    e.rusage.Stime.Sec*1e6 + e.rusage.Stime.Usec,
 	}
 }

@@ -1,6 +1,7 @@
 package guest
 
 import (
+	"errors"
 	"os"
 	"strings"
 	"syscall"
@@ -96,7 +97,7 @@ func (p *plan) openStreams(r records, id string) (*streams, error) {
 	if err != nil {
 		s.close()
 		s.abandon()
-		if err == unix.EEXIST {
+		if errors.Is(err, unix.EEXIST) {
 			return nil, failure{wire.CodeExists, id + " has been started before"}
 		}
 		return nil, err
@@ -182,7 +183,8 @@ func (p *plan) spawn(s *streams) (int, error) {
 	if err == nil {
 		return pid, nil
 	}
-	if errno, ok := err.(syscall.Errno); ok {
+	var errno syscall.Errno
+	if errors.As(err, &errno) {
 		return 0, commandFailure(p.argv[0], errno)
 	}
 	return 0, err

@@ -138,7 +138,7 @@ func (s *stem) accept(listener *os.File) {
 			<-slots
 			// Most likely out of descriptors or memory, which ends when others let go.
 			logf("accept: ", err.Error())
-			time.Sleep(minPause)
+			time.Sleep(minPause) //nolint:forbidigo // nothing tells when
 			continue
 		}
 		go func() {
@@ -229,6 +229,7 @@ func (s *stem) handle(kind wire.Kind, payload []byte) ([]byte, error) {
 			return nil, err
 		}
 		return nil, s.resize(m)
+	default:
+		return nil, failure{wire.CodeBadRequest, "unknown request"}
 	}
-	return nil, failure{wire.CodeBadRequest, "unknown request"}
 }

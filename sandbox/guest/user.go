@@ -46,7 +46,7 @@ func resolveUser(spec string, files userFiles) (identity, error) {
 		n, ok := parseID(f[2])
 		g, gok := parseID(f[3])
 		// Names come first: a user may be called "1000".
-		if !ok || !gok || f[0] != userName && !(numeric && n == uid) {
+		if !ok || !gok || f[0] != userName && (!numeric || n != uid) {
 			return false
 		}
 		id.uid, id.gid, name = n, g, f[0]

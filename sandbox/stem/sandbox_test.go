@@ -203,7 +203,7 @@ func newBox(t testing.TB, o stem.Options) *box {
 	}
 	b.Client, err = stem.Open(b.io, o)
 	check(t, err)
-	t.Cleanup(func() { check(t, b.Client.Close()) })
+	t.Cleanup(func() { check(t, b.Close()) })
 	_, err = b.Ping(t.Context())
 	check(t, err)
 	return b

@@ -138,7 +138,7 @@ func (w *Watcher) run() {
 		}
 		events += w.dispatch(buf[:n])
 		if events > manyEvents || err != nil {
-			time.Sleep(breather)
+			time.Sleep(breather) //nolint:forbidigo // the pause is the point: a flood of events is not to take the CPU
 		}
 	}
 }
