@@ -164,7 +164,7 @@ func FuzzRequest(f *testing.F) {
 			return // they rightly take for ever
 		}
 		h := newHarness(t)
-		r := httptest.NewRequest("GET", "/", strings.NewReader(body))
+		r := httptest.NewRequest(http.MethodGet, "/", strings.NewReader(body))
 		r.Method, r.URL.Path, r.URL.RawPath, r.URL.RawQuery = method, path, "", query
 		r.Header.Set("Content-Type", "application/json")
 		r.Header.Set("Authorization", "Bearer secret")
@@ -191,7 +191,7 @@ func BenchmarkExec(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		r := httptest.NewRequest("POST", "/v1/sandboxes/alice/exec", strings.NewReader(`{"command":["true"],"env":{"A":"b"},"cwd":"/"}`))
+		r := httptest.NewRequest(http.MethodPost, "/v1/sandboxes/alice/exec", strings.NewReader(`{"command":["true"],"env":{"A":"b"},"cwd":"/"}`))
 		r.Header.Set("Content-Type", "application/json")
 		r.Header.Set("Authorization", "Bearer secret")
 		w := httptest.NewRecorder()

@@ -1,6 +1,7 @@
 package api_test
 
 import (
+	"net/http"
 	"net/http/httptest"
 	"sync"
 	"sync/atomic"
@@ -31,7 +32,7 @@ func TestCrowd(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 10_000 {
 		wg.Go(func() {
-			r := httptest.NewRequest("GET", "/v1/sandboxes", nil)
+			r := httptest.NewRequest(http.MethodGet, "/v1/sandboxes", nil)
 			r.Header.Set("Authorization", "Bearer secret")
 			w := httptest.NewRecorder()
 			h.handler.ServeHTTP(w, r)

@@ -35,7 +35,7 @@ func (s *server) idempotent(next http.Handler) http.Handler {
 		case err != nil:
 			s.fail(w, r, err)
 		case fresh:
-			s.keepAnswer(w, r, next, scope, key)
+			s.keepAnswer(w, r, next, scope, key) //nolint:contextcheck // the answer is kept for a caller that went away
 		case rec.Hash != hash:
 			s.fail(w, r, &sandbox.Error{Code: codeIdempotencyMismatch, Message: "another request was made with this Idempotency-Key"})
 		case rec.Status == 0:

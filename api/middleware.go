@@ -49,6 +49,7 @@ func (h *logHandler) Handle(ctx context.Context, rec slog.Record) error {
 func (h *logHandler) WithAttrs(a []slog.Attr) slog.Handler {
 	return &logHandler{h.Handler.WithAttrs(a)}
 }
+
 func (h *logHandler) WithGroup(name string) slog.Handler {
 	return &logHandler{h.Handler.WithGroup(name)}
 }
@@ -106,7 +107,7 @@ func (s *server) outermost(next http.Handler) http.Handler {
 		w.Header().Set("X-Content-Type-Options", "nosniff")
 		t := &tracker{ResponseWriter: w}
 		s.metrics.inFlight.Inc()
-		defer func() {
+		defer func() { //nolint:contextcheck // it has the request's
 			s.metrics.inFlight.Dec()
 			p := recover()
 			aborted := p != nil

@@ -142,7 +142,7 @@ func TestRefusals(t *testing.T) {
 		}
 	}
 	// Not over a connection: the server need not read what it refuses.
-	large := httptest.NewRequest("POST", "/v1/sandboxes", strings.NewReader(`{"image":"`+strings.Repeat("a", 5<<20)+`"}`))
+	large := httptest.NewRequest(http.MethodPost, "/v1/sandboxes", strings.NewReader(`{"image":"`+strings.Repeat("a", 5<<20)+`"}`))
 	large.Header.Set("Content-Type", "application/json")
 	large.Header.Set("Authorization", "Bearer secret")
 	for _, length := range []int64{large.ContentLength, -1} {
@@ -199,7 +199,7 @@ func TestGuard(t *testing.T) {
 		{"/healthz", "", "", 200},
 		{"/metrics", "", "", 401},
 	} {
-		r := httptest.NewRequest("GET", c.path, nil)
+		r := httptest.NewRequest(http.MethodGet, c.path, nil)
 		r.Header.Set("Authorization", c.auth)
 		if c.origin != "" {
 			r.Header.Set("Origin", c.origin)
@@ -217,7 +217,7 @@ func TestIdempotency(t *testing.T) {
 	const body = `{"image":"debian"}`
 	first := h.ok(201, "POST", "/v1/sandboxes", body, "Idempotency-Key", "k")
 	resp, data := h.send("POST", "/v1/sandboxes", body, "Idempotency-Key", "k")
-	if resp.StatusCode != 201 || resp.Header.Get("Idempotency-Replayed") != "true" || !strings.Contains(data, first["id"].(string)) || h.svc.Calls["Create"] != 1 {
+	if resp.StatusCode != http.StatusCreated || resp.Header.Get("Idempotency-Replayed") != "true" || !strings.Contains(data, first["id"].(string)) || h.svc.Calls["Create"] != 1 {
 		t.Errorf("replay: %d %v %s", resp.StatusCode, resp.Header, data)
 	}
 	h.problem(422, types.IdempotencyMismatch, "POST", "/v1/sandboxes", `{"image":"debian","name":"b"}`, "Idempotency-Key", "k")
@@ -266,7 +266,7 @@ func TestStreamsAndDisconnect(t *testing.T) {
 
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, "POST", "http://localhost/v1/sandboxes/alice/exec", strings.NewReader(`{"command":["block"]}`))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://localhost/v1/sandboxes/alice/exec", strings.NewReader(`{"command":["block"]}`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -292,7 +292,7 @@ func TestFiles(t *testing.T) {
 		t.Errorf("a large file came back as %d bytes", len(got))
 	}
 	resp, got := h.send("GET", at+"/d/f", "", "Range", "bytes=2-4")
-	if resp.StatusCode != 206 || got != "234" || resp.Header.Get("Content-Range") != "bytes 2-4/10" {
+	if resp.StatusCode != http.StatusPartialContent || got != "234" || resp.Header.Get("Content-Range") != "bytes 2-4/10" {
 		t.Errorf("range: %d %q %v", resp.StatusCode, got, resp.Header)
 	}
 	h.problem(416, types.RangeNotSatisfiable, "GET", at+"/d/f", "", "Range", "bytes=20-")

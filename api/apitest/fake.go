@@ -40,7 +40,6 @@ type Service struct {
 type process struct {
 	sandbox.Process
 	out, errs bytes.Buffer
-	in        bytes.Buffer
 	done      chan struct{}
 	more      chan struct{} // closed and replaced when out grows
 }

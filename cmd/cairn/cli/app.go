@@ -83,7 +83,7 @@ func (a *app) exitCode(ctx context.Context, err error) int {
 		return 0
 	}
 	var e *exitError
-	code := exitFailure
+	var code int
 	switch isExit := errors.As(err, &e); {
 	case isExit:
 		code = e.code
@@ -114,8 +114,9 @@ func codeFor(err error) int {
 		return exitNotFound
 	case types.Conflict, types.Busy, types.InUse, types.ImageMismatch, types.IdempotencyInProgress:
 		return exitConflict
+	default:
+		return exitFailure
 	}
-	return exitFailure
 }
 
 func (a *app) root() *cobra.Command {

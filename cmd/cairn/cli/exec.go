@@ -225,6 +225,7 @@ func commandError(err error) error {
 		code = exitNoCommand
 	case types.CommandNotRunnable:
 		code = exitNotRunnable
+	default:
 	}
 	if errors.Is(err, context.Canceled) {
 		code = exitInterrupted

@@ -21,7 +21,9 @@ func (a *app) infoCommand() *cobra.Command {
 			}
 			return a.show(i, func() error {
 				rows := [][2]string{
-					{"version", i.Version}, {"kernel", i.Kernel}, {"pool", i.Pool.Path + " (" + i.Pool.FileSystem + ")"},
+					{"version", i.Version},
+					{"kernel", i.Kernel},
+					{"pool", i.Pool.Path + " (" + i.Pool.FileSystem + ")"},
 					{"free", size(i.Pool.FreeBytes) + " of " + size(i.Pool.SizeBytes)},
 				}
 				for _, k := range slices.Sorted(maps.Keys(i.Pool.Warm)) {

@@ -76,7 +76,7 @@ type terminal struct {
 	master *os.File
 	before unix.Termios
 	cmd    *exec.Cmd
-	done   chan error
+	done   chan struct{}
 
 	mu   sync.Mutex
 	seen bytes.Buffer
@@ -90,7 +90,7 @@ func (d *daemon) cairn(args ...string) *terminal {
 	if err != nil {
 		t.Fatal(err)
 	}
-	x := &terminal{t: t, master: os.NewFile(uintptr(fd), "ptmx"), done: make(chan error, 1), more: make(chan struct{})}
+	x := &terminal{t: t, master: os.NewFile(uintptr(fd), "ptmx"), done: make(chan struct{}), more: make(chan struct{})}
 	if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +114,10 @@ func (d *daemon) cairn(args ...string) *terminal {
 	if err := x.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	go func() { x.done <- x.cmd.Wait() }()
+	go func() {
+		defer close(x.done)
+		_ = x.cmd.Wait() // end looks at the exit code
+	}()
 	copied := make(chan struct{})
 	go func() {
 		defer close(copied)

@@ -53,19 +53,42 @@ func (a *app) details(rows [][2]string) error {
 
 func sandboxDetails(s types.Sandbox) [][2]string {
 	return [][2]string{
-		{"id", s.Id}, {"name", s.Name}, {"state", string(s.State)}, {"reason", s.Reason}, {"image", s.Image}, {"head", s.Head},
-		{"forked from", s.ForkedFrom}, {"generation", fmt.Sprint(s.Generation)}, {"hostname", s.Hostname}, {"network", string(s.Network)},
-		{"command", strings.Join(s.Command, " ")}, {"labels", list(s.Labels)}, {"created", s.CreatedAt.Format(time.RFC3339)},
+		{"id", s.Id},
+		{"name", s.Name},
+		{"state", string(s.State)},
+		{"reason", s.Reason},
+		{"image", s.Image},
+		{"head", s.Head},
+		{"forked from", s.ForkedFrom},
+		{"generation", fmt.Sprint(s.Generation)},
+		{"hostname", s.Hostname},
+		{"network", string(s.Network)},
+		{"command", strings.Join(s.Command, " ")},
+		{"labels", list(s.Labels)},
+		{"created", s.CreatedAt.Format(time.RFC3339)},
 	}
 }
 
 func checkpointDetails(k types.Checkpoint) [][2]string {
 	return [][2]string{
-		{"id", k.Id}, {"name", k.Name}, {"notes", k.Notes}, {"kind", string(k.Kind)}, {"sandbox", k.Sandbox}, {"parent", k.Parent},
-		{"children", strings.Join(k.Children, " ")}, {"image", k.Image}, {"method", string(k.Method)}, {"durability", string(k.Durability)},
-		{"digest", k.Digest}, {"layer", fmt.Sprintf("%s in %d files", size(k.Sizes.LayerBytes), k.Sizes.LayerFiles)},
-		{"exclusive", size(k.Sizes.ExclusiveBytes)}, {"shared", size(k.Sizes.SharedBytes)}, {"stack", fmt.Sprintf("%d layers", k.Layers)},
-		{"frozen", fmt.Sprintf("%.2f ms", k.Timings.FreezeMs)}, {"labels", list(k.Labels)}, {"created", k.CreatedAt.Format(time.RFC3339)},
+		{"id", k.Id},
+		{"name", k.Name},
+		{"notes", k.Notes},
+		{"kind", string(k.Kind)},
+		{"sandbox", k.Sandbox},
+		{"parent", k.Parent},
+		{"children", strings.Join(k.Children, " ")},
+		{"image", k.Image},
+		{"method", string(k.Method)},
+		{"durability", string(k.Durability)},
+		{"digest", k.Digest},
+		{"layer", fmt.Sprintf("%s in %d files", size(k.Sizes.LayerBytes), k.Sizes.LayerFiles)},
+		{"exclusive", size(k.Sizes.ExclusiveBytes)},
+		{"shared", size(k.Sizes.SharedBytes)},
+		{"stack", fmt.Sprintf("%d layers", k.Layers)},
+		{"frozen", fmt.Sprintf("%.2f ms", k.Timings.FreezeMs)},
+		{"labels", list(k.Labels)},
+		{"created", k.CreatedAt.Format(time.RFC3339)},
 	}
 }
 
