@@ -78,12 +78,12 @@ func explain(ctx context.Context, err error, what string) error {
 }
 
 func explainStatus(err error, code int, what string) error {
-	switch {
-	case code == http.StatusUnauthorized, code == http.StatusForbidden:
+	switch code {
+	case http.StatusUnauthorized, http.StatusForbidden:
 		return sandbox.Wrap(err, sandbox.CodeForbidden, "the registry wants other credentials for %s", what)
-	case code == http.StatusNotFound:
+	case http.StatusNotFound:
 		return sandbox.Wrap(err, sandbox.CodeNotFound, "the registry has no %s", what)
-	case code == http.StatusTooManyRequests:
+	case http.StatusTooManyRequests:
 		return sandbox.Wrap(err, sandbox.CodeExhausted, "the registry refuses more requests for now")
 	default:
 		return sandbox.Wrap(err, sandbox.CodeUnavailable, "the registry failed with status %d for %s", code, what)

@@ -143,7 +143,7 @@ func (c *Container) Usage() (u sandbox.Usage, err error) {
 
 // do runs fn on the group of a live container, and makes domain errors.
 func (c *Container) do(op string, fn func(*cgroup.Group) error) error {
-	err := error(cgroup.ErrGone)
+	err := cgroup.ErrGone
 	if c.group != nil {
 		err = fn(c.group)
 	}

@@ -145,6 +145,7 @@ func (r *Runtime) insist(ctx context.Context, fn func() error) error {
 		switch status.Code(err) {
 		case codes.Unavailable, codes.FailedPrecondition, codes.Unknown, codes.Aborted:
 			again = true
+		default:
 		}
 		if !again {
 			return err

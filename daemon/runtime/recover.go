@@ -44,7 +44,7 @@ func (r *Runtime) recover(ctx context.Context) error {
 			continue
 		}
 		r.warm[rec.Name] = true
-		if !c.alive() || rec.Spec != r.print || !r.pool.expect(rec.Network) {
+		if !c.alive() || rec.Spec != r.mark || !r.pool.expect(rec.Network) {
 			doomed = append(doomed, c)
 			continue
 		}

@@ -23,7 +23,7 @@ type Runtime struct {
 	client *containerd.Client
 	cg     *cgroup.Hierarchy
 	slots  slotDirs
-	print  string // fingerprint of what containers are made from
+	mark   string // fingerprint of what containers are made from
 	boot   string
 
 	run   context.Context // ends with Close
@@ -62,7 +62,7 @@ func New(ctx context.Context, o Options) (*Runtime, error) {
 	if err != nil {
 		return nil, fmt.Errorf("runtime: %w", err)
 	}
-	print, err := fingerprint(o)
+	mark, err := fingerprint(o)
 	if err != nil {
 		return nil, fmt.Errorf("runtime: %w", err)
 	}
@@ -72,7 +72,7 @@ func New(ctx context.Context, o Options) (*Runtime, error) {
 	}
 	run, stop := context.WithCancelCause(context.WithoutCancel(ctx))
 	r := &Runtime{
-		o: o, client: client, cg: cg, slots: slotDirs(o.Slots), print: print, boot: boot,
+		o: o, client: client, cg: cg, slots: slotDirs(o.Slots), mark: mark, boot: boot,
 		run: run, stop: stop, cold: make(chan struct{}, o.Parallel),
 		byName: map[string]*Container{}, warm: map[string]bool{}, held: map[int]bool{},
 	}

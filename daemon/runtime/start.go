@@ -45,7 +45,7 @@ func (r *Runtime) start(ctx context.Context, n sandbox.Network) (_ *Container, e
 	}
 	c := &Container{
 		r: r, slot: slot, io: r.slots.path(slot, ioName), done: make(chan struct{}),
-		rec: record{Name: name, Network: n, Spec: r.print, CreatedAt: began.UTC()},
+		rec: record{Name: name, Network: n, Spec: r.mark, CreatedAt: began.UTC()},
 	}
 	r.mu.Lock()
 	r.byName[name], r.warm[name] = c, true

@@ -60,7 +60,7 @@ func (c *conn) run(q string, args ...any) (sql.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.Exec(args...)
+	return s.ExecContext(context.Background(), args...)
 }
 
 // get scans the only row of q; found is false when there is none.
@@ -69,7 +69,7 @@ func (c *conn) get(q string, args []any, dest ...any) (found bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	err = s.QueryRow(args...).Scan(dest...)
+	err = s.QueryRowContext(context.Background(), args...).Scan(dest...)
 	if errors.Is(err, sql.ErrNoRows) {
 		return false, nil
 	}
@@ -82,7 +82,7 @@ func (c *conn) each(q string, args []any, fn func(scan func(...any) error) error
 	if err != nil {
 		return err
 	}
-	rows, err := s.Query(args...)
+	rows, err := s.QueryContext(context.Background(), args...)
 	if err != nil {
 		return err
 	}

@@ -169,7 +169,8 @@ func (c *Containerd) once(ctx context.Context) error {
 		return err
 	}
 	defer log.Close()
-	cmd := exec.Command(c.o.Binary, "--config", c.config)
+	// Its end is asked for below: a context could only kill it.
+	cmd := exec.CommandContext(context.WithoutCancel(ctx), c.o.Binary, "--config", c.config)
 	cmd.Dir = c.o.Dir
 	cmd.Env = environment(filepath.Dir(c.o.Binary))
 	// A file, not a pipe: it must survive this process, which may be killed.
