@@ -2,7 +2,7 @@
 
 GO        ?= go
 TEST      ?= ./...
-TESTFLAGS ?= -p 2 -timeout 10m
+TESTFLAGS ?= -p 2 -timeout 20m
 BENCHFLAGS ?=
 
 # A Go that is older than go.mod asks for fetches the right one, as a module.

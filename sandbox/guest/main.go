@@ -12,6 +12,7 @@ const runDir = "/run/cairn"
 // Main runs the role that args (the command line, with the program's name) asks for and
 // returns its exit code.
 func Main(args []string) int {
+	defaultInherited()
 	switch {
 	case len(args) == 1:
 		if os.Getpid() != 1 {
