@@ -123,7 +123,7 @@ func (f *fixture) finish(platform ocispec.Platform) {
 		Platform: platform,
 		RootFS:   ocispec.RootFS{Type: "layers", DiffIDs: f.diffs},
 		Config: ocispec.ImageConfig{
-			Env: []string{"PATH=/bin", "LANG=C.UTF-8", "broken", "EMPTY="}, WorkingDir: "/work", User: "1000:1000",
+			Env: []string{"PATH=/bin", "LANG=C.UTF-8", "broken", "EMPTY="}, WorkingDir: "/app", User: "1000:1000",
 			Entrypoint: []string{"/entry"}, Cmd: []string{"arg"}, Labels: map[string]string{"a": "b"},
 		},
 	}))

@@ -45,7 +45,7 @@ func TestImportArchives(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if img.Name != c.want || len(img.Layers) != 2 || img.Cwd != "/work" {
+			if img.Name != c.want || len(img.Layers) != 2 || img.Cwd != "/app" {
 				t.Errorf("imported as %+v, want the name %q", img, c.want)
 			}
 			r.wantFile(t, img.Layers[0], "app", "program")

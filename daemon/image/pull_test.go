@@ -79,7 +79,7 @@ func TestPull(t *testing.T) {
 	}
 	want := sandbox.Image{
 		ID: img.ID, Name: ref, Digest: f.manifest.Digest.String(), Layers: img.Layers,
-		Env: map[string]string{"PATH": "/bin", "LANG": "C.UTF-8", "EMPTY": ""}, Cwd: "/work", User: "1000:1000",
+		Env: map[string]string{"PATH": "/bin", "LANG": "C.UTF-8", "EMPTY": ""}, Cwd: "/app", User: "1000:1000",
 		Command: []string{"/entry", "arg"}, Labels: map[string]string{"a": "b"},
 		SizeBytes: img.SizeBytes, Files: img.Files, CreatedAt: img.CreatedAt,
 	}

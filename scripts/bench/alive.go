@@ -16,9 +16,9 @@ func benchAlive(ctx context.Context, e *env) error {
 		bytes   int64
 	}{
 		{"idle process, 100 files", "exec sleep infinity", "switch", 100, 0},
-		{"writer, 100 files", "exec 3>/work/open; exec sleep infinity", "copy", 100, 0},
-		{"writer, 10000 files", "exec 3>/work/open; exec sleep infinity", "copy", 10_000, 0},
-		{"writer, one file of 100 MB", "exec 3>/work/open; exec sleep infinity", "copy", 1, 100 << 20},
+		{"writer, 100 files", "exec 3>/app/open; exec sleep infinity", "copy", 100, 0},
+		{"writer, 10000 files", "exec 3>/app/open; exec sleep infinity", "copy", 10_000, 0},
+		{"writer, one file of 100 MB", "exec 3>/app/open; exec sleep infinity", "copy", 1, 100 << 20},
 	}
 	for _, c := range cases {
 		e.say("alive: %s", c.name)

@@ -20,7 +20,7 @@ import (
 const (
 	imageName = "bench"
 	warmNow   = 16 // blank containers kept ready unless a section says otherwise
-	workDir   = "/work"
+	workDir   = "/app"
 )
 
 // env is what the sections measure: a Cairn, and a containerd beside it.

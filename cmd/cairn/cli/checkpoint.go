@@ -58,7 +58,7 @@ func (a *app) restoreCommand() *cobra.Command {
 		Long: `Put a sandbox back to a checkpoint. Running processes are ended. What was there is
 kept as a checkpoint of its own, whose id is printed, unless nothing had changed.
 With --path only those files and directories are put back, and processes go on.`,
-		Example: "  cairn restore alice good\n  cairn restore alice good --path /work/src --path /etc/hosts",
+		Example: "  cairn restore alice good\n  cairn restore alice good --path /app/src --path /etc/hosts",
 		Args:    cobra.ExactArgs(2), ValidArgsFunction: a.sandboxThen(a.completeCheckpoints),
 		RunE: func(c *cobra.Command, args []string) error {
 			id, err := a.checkpoint(c.Context(), args[1])

@@ -46,8 +46,8 @@ CHECKPOINT:/path with a checkpoint's id or @SANDBOX); the other is a local path 
 a file is written as it is and a directory as a tar archive.
 
 When the destination is a directory that exists, the copy goes into it.`,
-		Example: `  cairn cp ./project alice:/work
-  cairn cp alice:/work/report.txt .
+		Example: `  cairn cp ./project alice:/app
+  cairn cp alice:/app/report.txt .
   cairn cp @alice:/etc - | tar t
   echo hello | cairn cp - alice:/root/greeting`,
 		Args: cobra.ExactArgs(2),

@@ -18,7 +18,7 @@ func (a *app) diffCommand() *cobra.Command {
 sandbox, show what it has otherwise now than its head, or than --from. Lines begin
 with A (added), M (modified), D (deleted), T (another type) or m (only metadata).
 With --file, show the unified diff of one file.`,
-		Example: "  cairn diff alice\n  cairn diff good better --file /work/main.c",
+		Example: "  cairn diff alice\n  cairn diff good better --file /app/main.c",
 		Args:    cobra.RangeArgs(1, 2), ValidArgsFunction: a.completeCheckpoints,
 		RunE: func(c *cobra.Command, args []string) error {
 			ctx := c.Context()

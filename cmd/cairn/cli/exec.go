@@ -32,8 +32,8 @@ With -t the command has a terminal, with -it one that is connected to this one, 
 ssh does it: type ctrl-p ctrl-q to leave the command running, and cairn attach to
 come back.`,
 		Example: `  cairn exec alice ls -l /
-  cairn exec -w /work -e LANG=C alice -- make test
-  tar c . | cairn exec -i alice tar x -C /work
+  cairn exec -w /app -e LANG=C alice -- make test
+  tar c . | cairn exec -i alice tar x -C /app
   cairn exec -d alice python3 -m http.server
   cairn exec -it alice bash`,
 		Args: cobra.MinimumNArgs(2), ValidArgsFunction: a.sandboxThen(nil),

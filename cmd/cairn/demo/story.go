@@ -17,7 +17,7 @@ import (
 
 const (
 	imageName = "demo"
-	work      = "/work"
+	work      = "/app"
 	project   = work + "/networkx"
 	database  = work + "/plan.db"
 	broken    = "networkx/algorithms/shortest_paths/weighted.py" // where the bug is
