@@ -127,8 +127,13 @@ func (b *box) spec(t testing.TB) []byte {
 			UIDMappings: maps,
 			GIDMappings: maps,
 			Namespaces: []specs.LinuxNamespace{
-				{Type: specs.UserNamespace}, {Type: specs.PIDNamespace}, {Type: specs.MountNamespace}, {Type: specs.NetworkNamespace},
-				{Type: specs.IPCNamespace}, {Type: specs.UTSNamespace}, {Type: specs.CgroupNamespace},
+				{Type: specs.UserNamespace},
+				{Type: specs.PIDNamespace},
+				{Type: specs.MountNamespace},
+				{Type: specs.NetworkNamespace},
+				{Type: specs.IPCNamespace},
+				{Type: specs.UTSNamespace},
+				{Type: specs.CgroupNamespace},
 			},
 			CgroupsPath:       "/cairn-test/" + b.name,
 			Resources:         &specs.LinuxResources{Devices: []specs.LinuxDeviceCgroup{{Access: "rwm"}}},
@@ -211,5 +216,7 @@ func until(t testing.TB, what string, cond func() error) {
 	}
 }
 
-var _ = bytes.MinRead
-var _ = context.Background
+var (
+	_ = bytes.MinRead
+	_ = context.Background
+)

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
+	"syscall"
 	"time"
 
 	"cairn/criu/internal/frame"
@@ -104,6 +106,8 @@ func (d *dumping) failed(err, end error, w *worker, q frame.Request, s frame.Set
 		return frame.Event{Failure: &f.Failure}
 	case errors.Is(d.err, errAborted):
 		return frame.Event{Failure: &frame.Failure{Code: "aborted", Message: "the caller gave up"}}
+	case killed(end): // whatever it had still written, this is why
+		return frame.Event{Failure: &frame.Failure{Code: "interrupted", Message: "CRIU was killed before it had done its work"}}
 	}
 	why := explain(w.log.text(), errors.Join(err, end), d.tree, "dump")
 	if why.PID == 0 && why.Code == "unsupported" || why.Code == "failed" {
@@ -112,6 +116,16 @@ func (d *dumping) failed(err, end error, w *worker, q frame.Request, s frame.Set
 		}
 	}
 	return frame.Event{Failure: why}
+}
+
+// killed says whether a signal ended the program that was waited for.
+func killed(end error) bool {
+	var exit *exec.ExitError
+	if !errors.As(end, &exit) {
+		return false
+	}
+	status, ok := exit.Sys().(syscall.WaitStatus)
+	return ok && status.Signaled()
 }
 
 // again dumps once more with a full log, which is too slow to keep every time, to learn

@@ -50,8 +50,10 @@ func rules() []rule {
 		{`ndividually stopped threads`, "unsupported", "thread", "one of its threads is stopped on its own; let it go on"},
 		{`pending SIGTRAP`, "unsupported", "debugger", "it is being debugged; end that"},
 		{`Unseizable non-zombie (?P<pid>\d+) found`, "unsupported", "debugger", "it is traced by another process; end that"},
-		{`(?:Unable to|Can't) seize.*?(?P<pid>\d+).*Operation not permitted|ptrace.*SEIZE.*Operation not permitted|TracerPid|already traced`,
-			"unsupported", "debugger", "it is traced by another process; end that"},
+		{
+			`(?:Unable to|Can't) seize.*?(?P<pid>\d+).*Operation not permitted|ptrace.*SEIZE.*Operation not permitted|TracerPid|already traced`,
+			"unsupported", "debugger", "it is traced by another process; end that",
+		},
 		{`io_uring`, "unsupported", "io_uring", "it can't be dumped" + advice},
 		{`packetized mode for pipes`, "unsupported", "pipe", "pipes in packet mode can't be dumped" + advice},
 		{`PIDFD_THREAD`, "unsupported", "pidfd", "a descriptor of a single thread can't be dumped" + advice},

@@ -83,6 +83,8 @@ func restore(c *conn, s frame.Setup) frame.Event {
 		return frame.Event{Failure: &f.Failure}
 	case errors.Is(r.err, errAborted):
 		return frame.Event{Failure: &frame.Failure{Code: "aborted", Message: "the caller gave up"}}
+	case killed(end):
+		return frame.Event{Failure: &frame.Failure{Code: "interrupted", Message: "CRIU was killed before it had done its work"}}
 	}
 	return frame.Event{Failure: explain(w.log.text(), errors.Join(err, end), t, "restore")}
 }
