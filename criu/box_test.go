@@ -70,7 +70,7 @@ func newBox(t testing.TB) *box {
 	t.Cleanup(func() { check(t, w.Close()) })
 	b.Client, err = stem.Open(dir+"/io", stem.Options{Watcher: w})
 	check(t, err)
-	t.Cleanup(func() { check(t, b.Client.Close()) })
+	t.Cleanup(func() { check(t, b.Close()) })
 	_, err = b.Ping(t.Context())
 	check(t, err)
 	return b

@@ -226,7 +226,6 @@ func (se *session) close() {
 type Prepared struct {
 	*session
 	target  Target
-	mapped  *os.File
 	begun   time.Time
 	started time.Duration
 }

@@ -60,7 +60,6 @@ type plan struct {
 	filter   unix.SockFprog
 	hasFilt  bool
 	clear    bool
-	killed   uint64
 	sigMask  uint64
 	sigIgn   [4]uint64
 	zero     [1]byte

@@ -37,7 +37,7 @@ func dumpFilter() []unix.SockFilter {
 		load(offArg3),                       //
 		anyOf(suspend, 1, 0),
 		ret(allow),
-		ret(errno | 0), // done
+		ret(errno), // done: error 0
 		ret(errno | uint32(unix.ENOENT)),
 	}
 }

@@ -185,7 +185,7 @@ func (t *tree) checkFilters(pid, want int, zombie bool) error {
 	}
 	tids, err := t.pids(strconv.Itoa(pid) + "/task")
 	if err != nil {
-		return nil // it has ended
+		return nil //nolint:nilerr // it has ended
 	}
 	for _, tid := range tids {
 		s, err := t.read(strconv.Itoa(pid) + "/task/" + strconv.Itoa(tid) + "/status")
