@@ -148,7 +148,8 @@ func TestTerminalRefused(t *testing.T) {
 
 func TestResize(t *testing.T) {
 	b := newBox(t, stem.Options{})
-	p := newPTY(t, b, stem.Request{Argv: []string{"bash", "--norc", "-c", `trap 'stty size' WINCH; echo ready; while :; do sleep 1000 & wait; done`}})
+	// Short sleeps: a signal that comes just before bash waits is only seen after the wait.
+	p := newPTY(t, b, stem.Request{Argv: []string{"bash", "--norc", "-c", `trap 'stty size' WINCH; echo ready; while :; do sleep 0.05; done`}})
 	p.expect(t, "ready")
 	check(t, b.Resize(t.Context(), p.id, stem.Size{Rows: 50, Cols: 132}))
 	p.expect(t, "50 132\r\n")
