@@ -148,10 +148,14 @@ func TestTerminalRefused(t *testing.T) {
 
 func TestResize(t *testing.T) {
 	b := newBox(t, stem.Options{})
-	// Short sleeps: a signal that comes just before bash waits is only seen after the wait.
-	p := newPTY(t, b, stem.Request{Argv: []string{"bash", "--norc", "-c", `trap 'stty size' WINCH; echo ready; while :; do sleep 0.05; done`}})
+	// Bash forgets a signal that comes while it runs that signal's trap, so that only the
+	// first can be counted upon; the size is looked at besides.
+	const script = `trap 'echo told' WINCH; old=$(stty size); echo ready
+while :; do sleep 0.05; new=$(stty size); [ "$new" = "$old" ] || echo "$new"; old=$new; done`
+	p := newPTY(t, b, stem.Request{Argv: []string{"bash", "--norc", "-c", script}})
 	p.expect(t, "ready")
 	check(t, b.Resize(t.Context(), p.id, stem.Size{Rows: 50, Cols: 132}))
+	p.expect(t, "told\r\n")
 	p.expect(t, "50 132\r\n")
 	check(t, b.Resize(t.Context(), p.id, stem.Size{Rows: 10, Cols: 20}))
 	p.expect(t, "10 20\r\n")
