@@ -4,6 +4,6 @@
 //
 // Order. One daemon at a time has a state directory: the lock is taken first and
 // given back last. Opening goes store, pool, containerd, containers, service,
-// reconcile, listener; closing goes the other way. Until reconcile has ended the
-// API answers /healthz only.
+// reconcile, listener; closing goes the other way. The API listens only once
+// reconcile has ended: whoever can connect finds a consistent state.
 package daemon
