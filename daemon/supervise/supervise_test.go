@@ -166,22 +166,38 @@ func TestLeftover(t *testing.T) {
 // Somebody in a sandbox may give a process any name and arguments; root of the
 // host it is not.
 func TestLeftoverPosed(t *testing.T) {
-	const config = "/dev/null"
+	// Everybody may read it, and it has something to say.
+	const config = "/etc/passwd"
 	for uid, want := range map[uint32]bool{0: true, 70000: false} {
-		// As "tail" it is given a file to watch in the place of the configuration.
-		pose := exec.Command("/usr/bin/tail", "-f", config)
-		pose.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
-		if err := pose.Start(); err != nil {
-			t.Fatal(err)
-		}
-		pid := pose.Process.Pid
-		got := runsAs(pid, "-f", config)
-		_ = pose.Process.Kill()
-		_ = pose.Wait()
-		if got != want {
+		if got := posed(t, uid, config); got != want {
 			t.Errorf("of uid %d: %v", uid, got)
 		}
 	}
+}
+
+// posed says whether a process of that user with such arguments is taken for the one looked for.
+func posed(t *testing.T, uid uint32, config string) bool {
+	t.Helper()
+	// As "tail" it is given a file to watch in the place of the configuration.
+	pose := exec.Command("/usr/bin/tail", "-f", config)
+	pose.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+	out, err := pose.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := pose.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = pose.Process.Kill()
+		_ = pose.Wait()
+	}()
+	// A process has no arguments yet when it has just been started: the kernel gives it
+	// them last. It has them once it says something.
+	if _, err := out.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	return runsAs(pose.Process.Pid, "-f", config)
 }
 
 func TestRefused(t *testing.T) {
