@@ -8,6 +8,7 @@ import (
 	"os"
 	"strconv"
 	"sync"
+	"time"
 
 	"cairn/daemon/cgroup"
 	"cairn/sandbox"
@@ -99,6 +100,64 @@ func (c *Container) KillAll(ctx context.Context) error {
 	c.freezing.Lock()
 	defer c.freezing.Unlock()
 	return c.do("kill all", func(g *cgroup.Group) error { return g.Kill(ctx, c.spared) })
+}
+
+// EndTree ends every process but PID 1, the stem among them, and returns when they are
+// gone and reaped, so that their pids are free; the container is thawed then. PID 1 starts
+// another stem unless it was told not to.
+func (c *Container) EndTree(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, killTimeout)
+	defer cancel()
+	c.freezing.Lock()
+	defer c.freezing.Unlock()
+	first := func([]int) []int { return []int{c.rec.PID} }
+	if err := c.do("end processes", func(g *cgroup.Group) error { return g.Kill(ctx, first) }); err != nil {
+		return err
+	}
+	const pause = 300 * time.Microsecond
+	tick := time.NewTicker(pause)
+	defer tick.Stop()
+	for {
+		// A zombie is still a child.
+		left, err := hasChildren(c.rec.PID)
+		if err != nil {
+			return c.fail("end processes", sandbox.CodeConflict, "the container has ended", err)
+		}
+		if !left {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return c.fail("end processes", sandbox.CodeTimeout, "the sandbox's first process does not reap its children", context.Cause(ctx))
+		case <-tick.C:
+		}
+	}
+}
+
+// hasChildren says whether a process has children, zombies included.
+func hasChildren(pid int) (bool, error) {
+	threads, err := os.ReadDir(procPath(pid, "task"))
+	if err != nil {
+		return false, err
+	}
+	for _, t := range threads {
+		text, err := os.ReadFile(procPath(pid, "task/"+t.Name()+"/children"))
+		if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+			continue // the thread has ended
+		}
+		if err != nil || len(text) > 0 {
+			return true, err
+		}
+	}
+	return false, nil
+}
+
+// WakeInit makes PID 1 look for its stem at once.
+func (c *Container) WakeInit() error {
+	if c.proc == nil {
+		return c.fail("wake", sandbox.CodeConflict, "the container has ended", os.ErrClosed)
+	}
+	return c.proc.signal(unix.SIGUSR1)
 }
 
 // spared are PID 1 and the stem: the one child of PID 1 that runs its program.

@@ -66,6 +66,16 @@ func (p *process) watch() {
 	}
 }
 
+// signal sends a signal to the process itself, never to another one of its id.
+func (p *process) signal(sig unix.Signal) error {
+	raw, err := p.fd.SyscallConn()
+	if err != nil {
+		return err
+	}
+	failed := raw.Control(func(fd uintptr) { err = unix.PidfdSendSignal(int(fd), sig, nil, 0) })
+	return errors.Join(failed, err)
+}
+
 // close stops watching.
 func (p *process) close() {
 	p.closing.Do(func() { p.fd.Close() })

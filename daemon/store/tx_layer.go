@@ -24,7 +24,7 @@ func (t *tx) DeleteLayer(id string) error {
 
 // references are the fields of any record that name layers.
 type references struct {
-	Upper, Identity, Captured, Layer string
+	Upper, Identity, Captured, Layer, Images string
 	Base, Below, Stack, Layers       []string
 }
 
@@ -44,7 +44,7 @@ func (t *tx) LayersInUse() (map[string]bool, error) {
 			if err != nil {
 				return err
 			}
-			for _, ids := range [][]string{{r.Upper, r.Identity, r.Captured, r.Layer}, r.Base, r.Below, r.Stack, r.Layers} {
+			for _, ids := range [][]string{{r.Upper, r.Identity, r.Captured, r.Layer, r.Images}, r.Base, r.Below, r.Stack, r.Layers} {
 				for _, id := range ids {
 					used[id] = true
 				}

@@ -45,6 +45,8 @@ type Client struct {
 
 	mu  sync.RWMutex
 	dir int // O_PATH; -1 when closed
+
+	suspended map[string]int // by process id: how often Suspend is in force
 }
 
 // Open makes a client for the slot directory at path. The stem need not run yet.
@@ -64,7 +66,7 @@ func Open(path string, o Options) (*Client, error) {
 		unix.Close(fd)
 		return nil, &Error{Code: Internal, Op: "open", Err: err}
 	}
-	return &Client{opts: o, gate: newGate(), dir: fd, uid: int(st.Uid), gid: int(st.Gid)}, nil
+	return &Client{opts: o, gate: newGate(), dir: fd, suspended: map[string]int{}, uid: int(st.Uid), gid: int(st.Gid)}, nil
 }
 
 // Close lets go of the directory. The sandbox and its processes are not touched.

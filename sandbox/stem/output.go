@@ -46,6 +46,9 @@ func (c *Client) Exit(id string) (Exit, error) {
 	if err := checkID(op, id); err != nil {
 		return Exit{}, err
 	}
+	if c.isSuspended(id) {
+		return Exit{}, &Error{Code: Busy, Op: op, Err: fmt.Errorf("%s is being restored", id)}
+	}
 	text, err := c.readRecord(op, processPath(id, wire.FileStatus))
 	if errors.Is(err, NotFound) {
 		fd, derr := c.openDir(op, wire.DirProcess+"/"+id)
