@@ -35,6 +35,7 @@ type initd struct {
 
 func runInit(dir string) int {
 	sig := catchSignals()
+	ignoreUncaught()
 	// Whatever the runtime left open is not the stem's.
 	if err := unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
 		logf("close_range: ", err.Error())

@@ -166,7 +166,7 @@ func (c *Client) loadFile(op string, h *tar.Header, content io.Reader) error {
 
 // fsPath says whether a path is relative and has no "." or "..".
 func fsPath(p string) bool {
-	return p != "" && p != "." && path.Clean("/" + p) == "/"+p
+	return p != "" && p != "." && path.Clean("/"+p) == "/"+p
 }
 
 // mkdirs makes the directories of a relative path that are not there.

@@ -192,7 +192,7 @@ func newBox(t testing.TB, o stem.Options) *box {
 		<-b.done
 		if t.Failed() {
 			stemLog, _ := os.ReadFile(b.io + "/stem.log")
-			t.Logf("PID 1:\n%s\nstem:\n%s", b.log, stemLog)
+			t.Logf("PID 1: %v\n%s\nstem:\n%s", b.cmd.ProcessState, b.log, stemLog)
 		}
 	})
 	if o.Watcher == nil {
