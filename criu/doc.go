@@ -29,5 +29,6 @@
 // CRIU suspends the system call filters of whom it dumps, which the kernel allows only to
 // the host's root. Inside it runs under a filter itself that lets it believe that this was
 // done, and that there are no filters to be read; the helper reads those of PID 1, as the
-// host's root, and adds them to the images.
+// host's root, and adds them to the images. CRIU also asks for the paths of watched files
+// by their handles, which only the host's root may open: the filter lets the helper answer.
 package criu

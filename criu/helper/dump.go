@@ -20,6 +20,7 @@ type dumping struct {
 	criu.NoNotify
 	c       *conn
 	tree    *tree
+	files   *resolver
 	root    int
 	filters int
 	err     error
@@ -30,6 +31,10 @@ type dumping struct {
 // PostDump is called when the tree is dumped and stands still.
 func (d *dumping) PostDump() error {
 	d.marks["stopped"] = time.Since(d.begun).Microseconds()
+	if d.files.failed() {
+		d.err = lostWatch()
+		return d.err
+	}
 	checked := make(chan error, 1)
 	go func() { checked <- d.tree.check(d.root, d.filters) }()
 	err := d.c.ask(frame.Event{Kind: frame.Stopped})
@@ -74,7 +79,7 @@ func dump(c *conn, s frame.Setup) frame.Event {
 		return failed(err)
 	}
 	defer t.Close()
-	d := &dumping{c: c, tree: t, root: q.Root, filters: len(filters), marks: map[string]int64{}, begun: time.Now()}
+	d := &dumping{c: c, tree: t, files: w.files, root: q.Root, filters: len(filters), marks: map[string]int64{}, begun: time.Now()}
 	err = w.Dump(dumpOptions(q), d)
 	d.marks["answered"] = time.Since(d.begun).Microseconds()
 	end := w.end()

@@ -59,6 +59,8 @@ type plan struct {
 	logFD    uintptr
 	filter   unix.SockFprog
 	hasFilt  bool
+	listener unix.Msghdr // sends the descriptor of the filter, at listenFD
+	listenFD *int32
 	clear    bool
 	sigMask  uint64
 	sigIgn   [4]uint64
@@ -171,8 +173,24 @@ func (e entry) plan(socket string) (*plan, error) {
 		insns := dumpFilter()
 		p.filter = unix.SockFprog{Len: uint16(len(insns)), Filter: &insns[0]}
 		p.hasFilt = true
+		p.prepareListener()
 	}
 	return p, nil
+}
+
+// prepareListener makes the message that carries the descriptor of the filter.
+func (p *plan) prepareListener() {
+	const fdLen = 4
+	oob := make([]byte, unix.CmsgSpace(fdLen))
+	h := (*unix.Cmsghdr)(unsafe.Pointer(&oob[0]))
+	h.Level, h.Type = unix.SOL_SOCKET, unix.SCM_RIGHTS
+	h.SetLen(unix.CmsgLen(fdLen))
+	p.listenFD = (*int32)(unsafe.Pointer(&oob[unix.CmsgLen(0)]))
+	iov := &unix.Iovec{Base: &p.zero[0]}
+	iov.SetLen(1)
+	p.listener = unix.Msghdr{Iov: iov, Control: &oob[0]}
+	p.listener.SetIovlen(1)
+	p.listener.SetControllen(len(oob))
 }
 
 // fork makes the process that enters. It returns twice only in the kernel's sense: the
@@ -261,8 +279,13 @@ func (p *plan) become() {
 	p.sigMask = 0
 	syscall.RawSyscall6(unix.SYS_RT_SIGPROCMASK, setMask, uintptr(unsafe.Pointer(&p.sigMask)), 0, maskSize, 0, 0)
 	if p.hasFilt {
-		const setModeFilter = 1
-		if _, _, errno := syscall.RawSyscall(unix.SYS_SECCOMP, setModeFilter, 0, uintptr(unsafe.Pointer(&p.filter))); errno != 0 {
+		const setModeFilter, newListener = 1, 1 << 3
+		fd, _, errno := syscall.RawSyscall(unix.SYS_SECCOMP, setModeFilter, newListener, uintptr(unsafe.Pointer(&p.filter)))
+		if errno != 0 {
+			exit(exitPrepare)
+		}
+		*p.listenFD = int32(fd) // closed on exec
+		if _, _, errno := syscall.RawSyscall(unix.SYS_SENDMSG, 2, uintptr(unsafe.Pointer(&p.listener)), 0); errno != 0 {
 			exit(exitPrepare)
 		}
 	}

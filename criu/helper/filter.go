@@ -7,13 +7,15 @@ import "golang.org/x/sys/unix"
 // namespace. It may believe that they are suspended: the filter that sandboxes have lets
 // through all that CRIU makes the processes do, and a process that added a filter of its
 // own is refused. And it is told that there are none to read: they are added to the
-// images afterwards, as PID 1 has them (see addFilters).
+// images afterwards, as PID 1 has them (see addFilters). What it asks about file handles
+// goes to the helper (see resolver).
 func dumpFilter() []unix.SockFilter {
 	const (
 		offNr, offArg0, offArg3 = 0, 16, 40
 		suspend                 = 1 << 21 // PTRACE_O_SUSPEND_SECCOMP
 		getFilter               = 0x420c  // PTRACE_SECCOMP_GET_FILTER
 		allow                   = 0x7fff0000
+		notify                  = 0x7fc00000
 		errno                   = 0x00050000
 	)
 	load := func(off uint32) unix.SockFilter {
@@ -30,6 +32,7 @@ func dumpFilter() []unix.SockFilter {
 	}
 	return []unix.SockFilter{
 		load(offNr),
+		equal(unix.SYS_OPEN_BY_HANDLE_AT, 9, 0),
 		equal(unix.SYS_PTRACE, 0, 5), // others: allow
 		load(offArg0),
 		equal(getFilter, 5, 0),              // no filter at that index
@@ -39,5 +42,6 @@ func dumpFilter() []unix.SockFilter {
 		ret(allow),
 		ret(errno), // done: error 0
 		ret(errno | uint32(unix.ENOENT)),
+		ret(notify),
 	}
 }

@@ -26,20 +26,23 @@ const logLimit = 64 << 10
 // worker is a CRIU that runs inside and waits for its one request.
 type worker struct {
 	*criu.Criu
-	log  tail
-	read sync.WaitGroup
+	log   tail
+	read  sync.WaitGroup
+	files *resolver // answers what a dumping CRIU asks; nil in a restore
 }
 
 // startWorker starts CRIU inside.
 func startWorker(s frame.Setup, taken map[int]bool) (*worker, error) {
 	w := &worker{Criu: criu.MakeCriu()}
-	r, wr, err := os.Pipe()
+	// A socket, not a pipe: in a dump it carries a descriptor too.
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, err
 	}
+	r := os.NewFile(uintptr(pair[0]), "log")
 	// It must go through two programs: the descriptor is not closed on exec.
-	logFD, err := unix.FcntlInt(wr.Fd(), unix.F_DUPFD, frame.FDCgroup+s.Cgroups)
-	wr.Close()
+	logFD, err := unix.FcntlInt(uintptr(pair[1]), unix.F_DUPFD, frame.FDCgroup+s.Cgroups)
+	unix.Close(pair[1])
 	if err != nil {
 		r.Close()
 		return nil, err
@@ -62,10 +65,25 @@ func startWorker(s frame.Setup, taken map[int]bool) (*worker, error) {
 		r.Close()
 		return nil, fmt.Errorf("start CRIU: %w", err)
 	}
+	var listener *os.File
+	if s.Op == frame.OpDump {
+		if w.files, err = newResolver(s.PID); err != nil {
+			r.Close()
+			_ = w.Cleanup()
+			return nil, err
+		}
+		listener = receiveListener(r)
+	}
 	w.read.Go(func() {
 		defer r.Close()
 		_, _ = io.Copy(&w.log, r)
 	})
+	if listener != nil {
+		w.read.Go(func() {
+			defer listener.Close()
+			answer(listener, w.files)
+		})
+	}
 	return w, nil
 }
 
@@ -73,6 +91,9 @@ func startWorker(s frame.Setup, taken map[int]bool) (*worker, error) {
 func (w *worker) end() error {
 	err := w.Cleanup()
 	w.read.Wait()
+	if w.files != nil {
+		w.files.Close()
+	}
 	return err
 }
 
