@@ -108,10 +108,27 @@ func (l layers) Empty(upper string) (bool, error) {
 	return empty, layerError(err)
 }
 
-func (l layers) Capture(ctx context.Context, upper, dst, previous string) (bool, error) {
-	stats, err := l.p.Capture(ctx, upper, dst, previous)
-	return stats.Unchanged, layerError(err)
+func (l layers) StartCapture(ctx context.Context, upper, dst, previous string) (sandbox.Capture, error) {
+	c, err := l.p.StartCapture(ctx, upper, dst, previous)
+	if err != nil {
+		return nil, layerError(err)
+	}
+	return capture{c}, nil
 }
+
+type capture struct{ c *overlay.Capture }
+
+func (c capture) Finish(ctx context.Context) (bool, error) {
+	unchanged, err := c.c.Finish(ctx)
+	return unchanged, layerError(err)
+}
+
+func (c capture) Commit(ctx context.Context) error {
+	_, err := c.c.Commit(ctx)
+	return layerError(err)
+}
+
+func (c capture) Close() error { return layerError(c.c.Close()) }
 
 func (l layers) Has(_ context.Context, ids []string, path string) (bool, error) {
 	found, err := l.p.Lookup(ids, path)

@@ -16,269 +16,187 @@ type CaptureStats struct {
 	Files       int64 // entries of the upper, its root included
 	Linked      int64 // files shared with the previous capture
 	BytesCopied int64 // what was written; 0 for what a reflink shares
+	// Late is how many entries Finish found new or changed, or could not
+	// tell: what it copied or compared while the processes stood still.
+	Late int64
 	// Unchanged: the upper is what it was at the previous capture. No layer
-	// was made.
+	// is made.
 	Unchanged bool
 }
 
-// racyWindow is how close to a capture a change may have been for a later
-// one to get the same change time: the file system's clock ticks at most
-// every 10 ms.
-const racyWindow = 40 * time.Millisecond
+// Capture is a copy in the making of an upper that is attached and stays so.
+// It is not safe for concurrent use.
+type Capture struct {
+	pool     *Pool
+	upper    string
+	src      *os.File
+	prev     *os.File // the previous capture, or nil
+	old      index    // of the previous capture
+	stage    *stage
+	out      *os.File // the stage's files
+	aside    *os.File // what is kept beside them until Commit
+	asides   int      // for names there
+	copier   copier
+	root     *node
+	shared   map[uint64]*inode // files with several links, by the upper's inode
+	step     clockStep
+	tracked  bool // see Features.tracksMappedWrites
+	finished bool
+	stats    CaptureStats
 
-// Capture copies an upper that is attached and stays so into the new layer
-// dst. The caller has frozen every process that could write to it. previous
-// is the last capture of the same upper, or "": files that did not change
-// since are hard-linked to it, and if nothing did, no layer is made.
-//
-// A file is taken to be unchanged when inode, change time and size are those
-// of the previous capture, unless it changed just before that capture, or
-// was open for writing with unwritten pages then: a process may go on writing
-// through a shared mapping without changing the file's times. Such files are
-// compared or copied.
-//
-// Errors: ErrNotFound, ErrExists; the pool is as before on an error.
+	// Of the present pass:
+	ctx     context.Context
+	live    bool
+	limit   unix.Timespec   // what changed before it shows every later change
+	seen    map[uint64]bool // directories that a live pass has been to
+	changed int64           // entries that are not those of the previous capture
+}
+
+const (
+	asideDir = "aside"
+	// maxRounds is how often the upper is copied while it is in use; another
+	// round pays if the one before took long.
+	maxRounds = 3
+	longRound = 200 * time.Millisecond
+)
+
+// Capture does all steps of a capture of an upper that nobody writes to
+// meanwhile: StartCapture without a round while it is in use, Finish, Commit.
+// Errors: those of StartCapture.
 func (p *Pool) Capture(ctx context.Context, upper, dst, previous string) (CaptureStats, error) {
-	var stats CaptureStats
-	if err := checkID(dst); err != nil {
-		return stats, err
-	}
-	src, err := p.openLayer(upper)
+	c, err := p.newCapture(ctx, upper, dst, previous)
 	if err != nil {
-		return stats, err
+		return CaptureStats{}, err
 	}
-	defer src.Close()
-	var prev *os.File
-	old := index{}
-	if previous != "" {
-		if prev, err = p.openLayer(previous); err != nil {
-			return stats, err
+	defer c.Close()
+	if _, err := c.Finish(ctx); err != nil {
+		return CaptureStats{}, err
+	}
+	return c.Commit(ctx)
+}
+
+// StartCapture begins to copy an upper that is attached, and stays so, into
+// the new layer dst. Processes may write to it: what they do during the copy
+// or afterwards is made up for by Finish, so that they have to stand still
+// only for that. previous is the last capture of the same upper, or "": files
+// that did not change since are hard-linked to it, and if nothing did, no
+// layer is made. It must stay in the pool until Commit.
+//
+// The caller closes the capture. Errors: ErrNotFound, ErrExists; the pool is
+// as before on an error.
+func (p *Pool) StartCapture(ctx context.Context, upper, dst, previous string) (*Capture, error) {
+	c, err := p.newCapture(ctx, upper, dst, previous)
+	if err != nil {
+		return nil, err
+	}
+	for range maxRounds {
+		start := time.Now()
+		if err := c.pass(ctx, true); err != nil {
+			c.Close()
+			return nil, err
 		}
-		defer prev.Close()
+		if time.Since(start) < longRound {
+			break
+		}
+	}
+	return c, nil
+}
+
+func (p *Pool) newCapture(ctx context.Context, upper, dst, previous string) (_ *Capture, err error) {
+	if err := checkID(dst); err != nil {
+		return nil, err
+	}
+	c := &Capture{
+		pool: p, upper: upper, copier: copier{reflink: p.features.Reflink}, tracked: p.features.tracksMappedWrites(),
+		root: &node{name: ".", dir: &dirNode{}}, shared: map[uint64]*inode{},
+	}
+	defer func() {
+		if err != nil {
+			c.Close()
+		}
+	}()
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	if c.step, err = newClockStep(); err != nil {
+		return nil, err
+	}
+	if c.src, err = p.openLayer(upper); err != nil {
+		return nil, err
+	}
+	if previous != "" {
+		if c.prev, err = p.openLayer(previous); err != nil {
+			return nil, err
+		}
 		// Without a usable index everything is copied.
 		if i, err := readIndex(p.layer(previous, indexFile)); err == nil && i.upper == upper {
-			old = i
+			c.old = i
 		} else if err != nil && !errors.Is(err, os.ErrNotExist) {
 			p.log.Warn("overlay: index of a capture is unusable", "layer", previous, "err", err)
 		}
 	}
-	if n, err := old.unchanged(ctx, src); err != nil {
-		return stats, fmt.Errorf("overlay: capture %s: %w", upper, err)
-	} else if n > 0 {
-		return CaptureStats{Files: n, Unchanged: true}, nil
+	if c.stage, err = p.newStage(dst); err != nil {
+		return nil, err
 	}
-	err = p.stage(dst, func(dir string) error {
-		out, err := openDir(unix.AT_FDCWD, filepath.Join(dir, filesDir))
-		if err != nil {
-			return err
-		}
-		defer out.Close()
-		c := &capture{
-			ctx: ctx, copier: copier{reflink: p.features.Reflink}, old: old,
-			next:  index{upper: upper, entries: map[string]indexEntry{}},
-			limit: time.Now().Add(-racyWindow), made: map[fileID]madeFile{}, root: out,
-		}
-		if err := c.dir(src, out, prev, "."); err != nil {
-			return fmt.Errorf("overlay: capture %s: %w", upper, err)
-		}
-		stats = c.stats
-		if c.changed == 0 && len(old.entries) == int(stats.Files) {
-			return errUnchanged
-		}
-		return writeIndex(filepath.Join(dir, indexFile), c.next)
-	})
-	if errors.Is(err, errUnchanged) {
-		return CaptureStats{Files: stats.Files, Unchanged: true}, nil
+	if err := os.Mkdir(filepath.Join(c.stage.dir, asideDir), 0o700); err != nil {
+		return nil, fmt.Errorf("overlay: capture %s: %w", upper, err)
 	}
-	return stats, err
+	if c.out, err = openDir(unix.AT_FDCWD, filepath.Join(c.stage.dir, filesDir)); err != nil {
+		return nil, err
+	}
+	c.root.staged = true
+	c.aside, err = openDir(unix.AT_FDCWD, filepath.Join(c.stage.dir, asideDir))
+	return c, err
 }
 
-// unchanged compares a tree with the index alone. It returns the number of
-// entries, or 0 if something differs or may differ.
-func (i index) unchanged(ctx context.Context, src *os.File) (int64, error) {
-	var n int64
-	err := walk(ctx, src, func(_ *os.File, _, path string, st *unix.Stat_t) error {
-		n++
-		if e, ok := i.entries[path]; !ok || !e.settled || !e.is(st) {
-			return errChanged
-		}
-		return nil
-	})
-	if errors.Is(err, errChanged) || err == nil && n != int64(len(i.entries)) {
-		return 0, nil
-	}
-	return n, err
-}
-
-var errChanged = errors.New("changed")
-
-var errUnchanged = errors.New("unchanged")
-
-type capture struct {
-	ctx     context.Context
-	copier  copier
-	old     index
-	next    index
-	limit   time.Time // changes before it have a change time of their own
-	stats   CaptureStats
-	changed int64
-	made    map[fileID]madeFile // files with several links
-	root    *os.File
-}
-
-type madeFile struct{ path string }
-
-// dir copies the directory src, its root metadata included, into dst, which
-// is empty. prev is the same directory in the previous capture, or nil.
-func (c *capture) dir(src, dst, prev *os.File, path string) error {
-	if c.ctx.Err() != nil {
-		return context.Cause(c.ctx)
-	}
-	var st unix.Stat_t
-	if err := unix.Fstat(int(src.Fd()), &st); err != nil {
-		return err
-	}
-	c.stats.Files++
-	same, err := c.same(src, ".", prev, ".", path, &st)
-	if err != nil {
-		return err
-	}
-	if !same {
-		c.changed++
-	}
-	c.next.add(path, &st, c.settled(&st))
-	names, err := readNames(src)
-	if err != nil {
-		return err
-	}
-	prefix := path + "/"
-	if path == "." {
-		prefix = ""
-	}
-	for _, name := range names {
-		if err := c.entry(src, dst, prev, name, prefix+name); err != nil {
-			return fmt.Errorf("%q: %w", prefix+name, err)
-		}
-	}
-	return copyMetadata(src, ".", dst, ".", &st)
-}
-
-func (c *capture) entry(src, dst, prev *os.File, name, path string) error {
-	st, err := lstatAt(int(src.Fd()), name)
-	if err != nil {
-		return err
-	}
-	if isDir(&st) {
-		return c.subdir(src, dst, prev, name, path)
-	}
-	c.stats.Files++
-	// Whiteouts share an inode because overlayfs saves some, not as links.
-	shared := st.Nlink > 1 && !isWhiteout(&st)
-	if m, ok := c.made[idOf(&st)]; ok && shared {
-		if e, ok := c.old.entries[path]; !ok || e.ino != st.Ino {
-			c.changed++
-		}
-		c.next.add(path, &st, c.next.entries[m.path].settled)
-		return unix.Linkat(int(c.root.Fd()), m.path, int(dst.Fd()), name, 0)
-	}
-	same, err := c.same(src, name, prev, name, path, &st)
-	if err != nil {
-		return err
-	}
-	settled := c.settled(&st)
-	if isFile(&st) && settled {
-		if settled, err = noHiddenWriter(src, name); err != nil {
-			return err
-		}
-	}
-	c.next.add(path, &st, settled)
-	if shared {
-		c.made[idOf(&st)] = madeFile{path}
-	}
-	if !same {
-		c.changed++
-	} else if isFile(&st) {
-		err := unix.Linkat(int(prev.Fd()), name, int(dst.Fd()), name, 0)
-		if err == nil {
-			c.stats.Linked++
-			return nil
-		}
-		if !errors.Is(err, unix.EMLINK) && !errors.Is(err, unix.EXDEV) {
-			return err
-		}
-	}
-	n, err := c.copier.entry(src, name, dst, name, &st)
-	c.stats.BytesCopied += n
-	return err
-}
-
-func (c *capture) subdir(src, dst, prev *os.File, name, path string) error {
-	s, err := openDir(int(src.Fd()), name)
-	if err != nil {
-		return err
-	}
-	defer s.Close()
-	if err := unix.Mkdirat(int(dst.Fd()), name, 0o700); err != nil {
-		return err
-	}
-	d, err := openDir(int(dst.Fd()), name)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	if prev == nil {
-		return c.dir(s, d, nil, path)
-	}
-	o, err := openDir(int(prev.Fd()), name)
-	if err != nil {
-		return c.dir(s, d, nil, path)
-	}
-	defer o.Close()
-	return c.dir(s, d, o, path)
-}
-
-// settled says whether every later change gives the entry another change
-// time.
-func (c *capture) settled(st *unix.Stat_t) bool {
-	return time.Unix(st.Ctim.Sec, st.Ctim.Nsec).Before(c.limit)
-}
-
-// same says whether an entry is what it was at the previous capture.
-func (c *capture) same(src *os.File, name string, prev *os.File, prevName, path string, st *unix.Stat_t) (bool, error) {
-	e, ok := c.old.entries[path]
-	if !ok || prev == nil || e.ino != st.Ino || e.mode != st.Mode {
-		return false, nil
-	}
-	if e.settled && e.is(st) {
-		return true, nil
-	}
-	pst, err := lstatAt(int(prev.Fd()), prevName)
-	if err != nil {
-		return false, nil //nolint:nilerr // one that cannot be looked at counts as changed
-	}
-	if pst.Mtim != st.Mtim {
-		return false, nil
-	}
-	d, err := compare(src, name, st, prev, prevName, &pst, true)
-	return err == nil && d == 0, err
-}
-
-// noHiddenWriter says whether nobody can change the file without changing
-// its times: nobody has it open for writing, or if so its pages are clean,
-// in which case the next write to a mapping faults.
-func noHiddenWriter(dir *os.File, name string) (bool, error) {
-	f, err := openFile(int(dir.Fd()), name)
-	if err != nil {
+// Finish makes the copy what the upper is. The caller has frozen every
+// process that could write to it, and may let them go on afterwards.
+// unchanged says that the upper is what it was at the previous capture.
+func (c *Capture) Finish(ctx context.Context) (unchanged bool, err error) {
+	if err := c.pass(ctx, false); err != nil {
 		return false, err
 	}
-	defer f.Close()
-	// A read lease is granted only where there is no writer.
-	if _, err := unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_RDLCK); err == nil {
-		return true, nil
+	c.finished = true
+	c.stats.Unchanged = c.changed == 0 && int64(len(c.old.entries)) == c.stats.Files
+	return c.stats.Unchanged, nil
+}
+
+// Commit adds what is the same in the previous capture and moves the layer
+// into the pool, unless nothing has changed. It comes after Finish and needs
+// nothing of the upper any more.
+func (c *Capture) Commit(ctx context.Context) (CaptureStats, error) {
+	if !c.finished {
+		return CaptureStats{}, errors.New("overlay: capture committed before it was finished")
 	}
-	var cs unix.Cachestat_t
-	if err := unix.Cachestat(uint(f.Fd()), &unix.CachestatRange{}, &cs, 0); err != nil {
-		return false, nil
+	if c.stats.Unchanged {
+		return CaptureStats{Files: c.stats.Files, Late: c.stats.Late, Unchanged: true}, nil
 	}
-	return cs.Dirty == 0 && cs.Writeback == 0, nil
+	next := index{upper: c.upper, entries: make(map[string]indexEntry, c.stats.Files)}
+	if err := c.complete(ctx, next); err != nil {
+		return CaptureStats{}, fmt.Errorf("overlay: capture %s: %w", c.upper, err)
+	}
+	if err := os.RemoveAll(filepath.Join(c.stage.dir, asideDir)); err != nil {
+		return CaptureStats{}, fmt.Errorf("overlay: capture %s: %w", c.upper, err)
+	}
+	if err := writeIndex(filepath.Join(c.stage.dir, indexFile), next); err != nil {
+		return CaptureStats{}, err
+	}
+	if err := c.stage.commit(); err != nil {
+		return CaptureStats{}, err
+	}
+	return c.stats, nil
+}
+
+// Close removes what was copied, unless it was committed. It may be called
+// twice.
+func (c *Capture) Close() error {
+	for _, f := range []*os.File{c.src, c.prev, c.out, c.aside} {
+		if f != nil {
+			f.Close()
+		}
+	}
+	if c.stage != nil {
+		c.stage.drop()
+	}
+	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"slices"
 
 	"golang.org/x/sys/unix"
 )
@@ -68,16 +69,11 @@ func sameXattrs(aDir *os.File, a string, bDir *os.File, b string, opaque bool) (
 	if err != nil {
 		return false, err
 	}
-	x, y = visible(x, opaque), visible(y, opaque)
-	if len(x) != len(y) {
-		return false, nil
-	}
-	for i := range x {
-		if x[i].name != y[i].name || !bytes.Equal(x[i].value, y[i].value) {
-			return false, nil
-		}
-	}
-	return true, nil
+	return equalXattrs(visible(x, opaque), visible(y, opaque)), nil
+}
+
+func equalXattrs(x, y []xattr) bool {
+	return slices.EqualFunc(x, y, func(a, b xattr) bool { return a.name == b.name && bytes.Equal(a.value, b.value) })
 }
 
 func visible(xs []xattr, opaque bool) []xattr {
@@ -107,6 +103,10 @@ func sameContent(aDir *os.File, a string, ast *unix.Stat_t, bDir *os.File, b str
 		return false, err
 	}
 	defer y.Close()
+	return sameBytes(x, y)
+}
+
+func sameBytes(x, y io.Reader) (bool, error) {
 	const size = 128 << 10
 	p, q := make([]byte, size), make([]byte, size)
 	for {

@@ -87,6 +87,11 @@ func (c *copier) file(srcDir *os.File, src string, dstDir *os.File, dst string, 
 		return 0, err
 	}
 	defer in.Close()
+	return c.open(in, dstDir, dst, st)
+}
+
+// open copies a regular file that is open.
+func (c *copier) open(in *os.File, dstDir *os.File, dst string, st *unix.Stat_t) (int64, error) {
 	fd, err := unix.Openat(int(dstDir.Fd()), dst, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		return 0, &os.PathError{Op: "create", Path: dst, Err: err}
@@ -105,7 +110,7 @@ func (c *copier) file(srcDir *os.File, src string, dstDir *os.File, dst string, 
 	}
 	xs, err := readXattrs(int(in.Fd()))
 	if err != nil {
-		return 0, &os.PathError{Op: "read extended attributes", Path: src, Err: err}
+		return 0, &os.PathError{Op: "read extended attributes", Path: in.Name(), Err: err}
 	}
 	for _, x := range xs {
 		if !keptXattr(x.name) {

@@ -240,40 +240,66 @@ func (p *Pool) emptyStaging() error {
 // stage makes an unfinished layer with an empty fs, lets fill work on it and,
 // if it returns nil, moves it into the pool as id. fill gets the layer's
 // directory.
-func (p *Pool) stage(id string, fill func(dir string) error) (err error) {
-	if err := checkID(id); err != nil {
+func (p *Pool) stage(id string, fill func(dir string) error) error {
+	s, err := p.newStage(id)
+	if err != nil {
 		return err
 	}
+	defer s.drop()
+	if err := fill(s.dir); err != nil {
+		return err
+	}
+	return s.commit()
+}
+
+// stage is a layer that is not in the pool yet.
+type stage struct {
+	pool *Pool
+	id   string
+	dir  string
+	done bool // moved into the pool
+}
+
+// newStage makes one with an empty fs.
+func (p *Pool) newStage(id string) (*stage, error) {
 	if ok, err := p.Exists(id); err != nil {
-		return err
+		return nil, err
 	} else if ok {
-		return fmt.Errorf("%w: %s", ErrExists, id)
+		return nil, fmt.Errorf("%w: %s", ErrExists, id)
 	}
-	tmp := p.staging(id)
-	if err := os.Mkdir(tmp, 0o700); err != nil {
-		return fmt.Errorf("overlay: make layer %s: %w", id, err)
+	s := &stage{pool: p, id: id, dir: p.staging(id)}
+	if err := os.Mkdir(s.dir, 0o700); err != nil {
+		return nil, fmt.Errorf("overlay: make layer %s: %w", id, err)
 	}
-	defer func() {
-		if err != nil {
-			if err := os.RemoveAll(tmp); err != nil {
-				p.log.Warn("overlay: staging left behind", "path", tmp, "err", err)
-			}
-		}
-	}()
-	if err := mkdirExact(filepath.Join(tmp, filesDir), 0o755); err != nil {
-		return fmt.Errorf("overlay: make layer %s: %w", id, err)
+	if err := mkdirExact(filepath.Join(s.dir, filesDir), 0o755); err != nil {
+		s.drop()
+		return nil, fmt.Errorf("overlay: make layer %s: %w", id, err)
 	}
-	if err := fill(tmp); err != nil {
-		return err
-	}
-	err = unix.Renameat2(unix.AT_FDCWD, tmp, unix.AT_FDCWD, p.layer(id), unix.RENAME_NOREPLACE)
+	return s, nil
+}
+
+// commit moves the layer into the pool.
+func (s *stage) commit() error {
+	err := unix.Renameat2(unix.AT_FDCWD, s.dir, unix.AT_FDCWD, s.pool.layer(s.id), unix.RENAME_NOREPLACE)
 	if errors.Is(err, unix.EEXIST) {
-		return fmt.Errorf("%w: %s", ErrExists, id)
+		return fmt.Errorf("%w: %s", ErrExists, s.id)
 	}
 	if err != nil {
-		return fmt.Errorf("overlay: make layer %s: %w", id, err)
+		return fmt.Errorf("overlay: make layer %s: %w", s.id, err)
 	}
+	s.done = true
 	return nil
+}
+
+// drop removes the layer unless it is in the pool.
+func (s *stage) drop() {
+	if s.done {
+		return
+	}
+	s.done = true
+	if err := os.RemoveAll(s.dir); err != nil {
+		s.pool.log.Warn("overlay: staging left behind", "path", s.dir, "err", err)
+	}
 }
 
 // mkdirExact makes a directory of just that mode, whatever the umask.

@@ -398,8 +398,13 @@ func (s *switcher) closeAll() {
 }
 
 func (s *switcher) step(name string) error {
-	if s.pool.fail == nil {
+	return s.pool.reached(name)
+}
+
+// reached makes a step fail, if a test says so.
+func (p *Pool) reached(step string) error {
+	if p.fail == nil {
 		return nil
 	}
-	return s.pool.fail(name)
+	return p.fail(step)
 }

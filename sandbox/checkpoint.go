@@ -336,14 +336,20 @@ func (s *Service) freeze(ctx context.Context, sb Sandbox, c Container) (thaw fun
 	return thaw, nil
 }
 
-// copyUpper copies the upper while the sandbox is frozen. The sandbox goes on
-// writing its upper; the copy stands on the same layers.
+// copyUpper copies the upper while the sandbox runs and, frozen, again what has
+// changed meanwhile. The sandbox goes on writing its upper; the copy stands on the
+// same layers.
 func (s *Service) copyUpper(ctx context.Context, sb Sandbox, c Container, cp Checkpoint) (Checkpoint, error) {
 	dst := s.o.NewID("l")
 	defer s.Pin(dst)()
 	var u undo
 	defer u.run(ctx)
 	u.add(func(ctx context.Context) { s.remove(ctx, dst) })
+	capture, err := s.o.Layers.StartCapture(ctx, sb.Upper, dst, sb.Captured)
+	if err != nil {
+		return Checkpoint{}, err
+	}
+	defer capture.Close()
 	frozen := time.Now()
 	thaw, err := s.freeze(ctx, sb, c)
 	if err != nil {
@@ -353,12 +359,15 @@ func (s *Service) copyUpper(ctx context.Context, sb Sandbox, c Container, cp Che
 	if err := s.reach("copy.frozen"); err != nil {
 		return Checkpoint{}, err
 	}
-	unchanged, err := s.o.Layers.Capture(ctx, sb.Upper, dst, sb.Captured)
+	unchanged, err := capture.Finish(ctx)
 	if err != nil {
 		return Checkpoint{}, err
 	}
 	thaw()
 	cp.Timings.FreezeMS = milliseconds(time.Since(frozen))
+	if err := capture.Commit(ctx); err != nil {
+		return Checkpoint{}, err
+	}
 	if err := s.reach("copy.captured"); err != nil {
 		return Checkpoint{}, err
 	}

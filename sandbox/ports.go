@@ -113,7 +113,8 @@ type Layers interface {
 	// from being switched: they could write, or would miss, what is in the old one.
 	Blockers(pids []int, pid int) ([]Blocker, error)
 	Empty(upper string) (bool, error)
-	Capture(ctx context.Context, upper, dst, previous string) (unchanged bool, err error)
+	// StartCapture copies an attached upper, in use, into the new layer dst.
+	StartCapture(ctx context.Context, upper, dst, previous string) (Capture, error)
 	Has(ctx context.Context, layers []string, path string) (bool, error) // any of them says something of path, whiteouts included
 
 	View(ctx context.Context, layers []string) (Tree, error)
@@ -141,6 +142,17 @@ type Prepared interface {
 	// The returned Closer drops the old root, which may wait for the disk: close it
 	// after the sandbox is thawed.
 	Attach(ctx context.Context) (old io.Closer, err error)
+	Close() error
+}
+
+// Capture is a copy in the making of an upper that stays attached.
+type Capture interface {
+	// Finish makes up for what changed during the copy and afterwards. The sandbox
+	// is frozen; it may go on when Finish returns.
+	Finish(ctx context.Context) (unchanged bool, err error)
+	// Commit puts the layer into the pool, unless it is unchanged.
+	Commit(ctx context.Context) error
+	// Close removes what was not committed. It may be called twice.
 	Close() error
 }
 
