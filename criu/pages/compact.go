@@ -343,7 +343,7 @@ func (c *compaction) copyPages(src *os.File, off int64, dst *os.File, bytes int6
 		if err := context.Cause(c.ctx); err != nil {
 			return err
 		}
-		b := c.scanner.a[:min(bytes, chunkSize)]
+		b := c.scanner.a[:min(bytes, scanSize)]
 		if err := readAt(src, b, off); err != nil {
 			return err
 		}

@@ -13,7 +13,8 @@ import (
 
 const (
 	pageSize  = 4096
-	chunkSize = 1 << 20 // bytes read, compared or compressed at a time
+	chunkSize = 1 << 20   // bytes compressed at a time
+	scanSize  = 256 << 10 // bytes read and compared at a time: they stay in the processor's cache
 
 	parentDir = "parent" // CRIU's name for the images that entries in_parent refer to
 	maxDepth  = 3        // directories of images on top of each other

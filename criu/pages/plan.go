@@ -125,7 +125,7 @@ func makePlans(src *os.File, names []string, tree map[uint64]uint64) ([]*plan, e
 // scanner decides about pages.
 type scanner struct {
 	ctx  context.Context
-	a, b [chunkSize]byte
+	a, b [scanSize]byte
 	zero [pageSize]byte
 }
 
@@ -155,7 +155,7 @@ func (s *scanner) scan(src *os.File, p *plan, other *chain) error {
 			return &FormatError{File: c.pf.Name(), Message: "shorter than its pagemap says"}
 		}
 		for e.pages > 0 {
-			n := min(e.pages, chunkSize/pageSize)
+			n := min(e.pages, scanSize/pageSize)
 			part := entry{addr: e.addr, pages: n}
 			class := p.class[c.off/pageSize:][:n]
 			if err := s.part(c.pf, c.off, part, class, p, &spans, other); err != nil {
