@@ -5,6 +5,8 @@ import (
 	"net"
 	"os"
 	"runtime"
+	"strconv"
+	"strings"
 	"syscall"
 	"unsafe"
 
@@ -15,6 +17,15 @@ import (
 // until its standard input ends.
 func agentMain() {
 	role := os.Getenv("ROLE")
+	if seed, ok := strings.CutPrefix(role, "hammer "); ok {
+		n, err := strconv.ParseUint(seed, 10, 64)
+		if err != nil {
+			fmt.Print(err)
+			os.Exit(1)
+		}
+		hammerMain(n)
+		return
+	}
 	f, ok := agents()[role]
 	if !ok {
 		fmt.Print("no such role")

@@ -291,6 +291,9 @@ func (c *Capture) renew(f *frame, n *node, st *unix.Stat_t) error {
 
 // copy makes the copy of a node that has none.
 func (c *Capture) copy(f *frame, n *node, st *unix.Stat_t) error {
+	if c.ctx.Err() != nil {
+		return context.Cause(c.ctx)
+	}
 	path := f.path + n.name
 	e, indexed := c.old.entries[path]
 	indexed = indexed && e.ino == st.Ino && e.mode == st.Mode

@@ -3,6 +3,7 @@ package overlay
 import (
 	"errors"
 	"os"
+	"strconv"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -77,15 +78,14 @@ func openRegular(dirfd int, name string) (*os.File, unix.Stat_t, error) {
 	if err != nil {
 		return nil, st, &os.PathError{Op: "open", Path: name, Err: err}
 	}
-	path := os.NewFile(uintptr(at), name)
-	defer path.Close()
+	defer unix.Close(at)
 	if err := unix.Fstat(at, &st); err != nil {
 		return nil, st, &os.PathError{Op: "stat", Path: name, Err: err}
 	}
 	if !isFile(&st) {
 		return nil, st, &os.PathError{Op: "open", Path: name, Err: errNotRegular}
 	}
-	fd, err := unix.Open(fdPath(path), unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK|unix.O_NOATIME, 0)
+	fd, err := unix.Open("/proc/self/fd/"+strconv.Itoa(at), unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK|unix.O_NOATIME, 0)
 	if err != nil {
 		return nil, st, &os.PathError{Op: "open", Path: name, Err: err}
 	}
