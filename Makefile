@@ -22,10 +22,10 @@ setup: ## packages, Go, containerd, runc, CRIU (root; Debian 12 or 13)
 	@scripts/setup.sh
 
 # Static binaries, so that cairn-init runs in any image; its size is memory per sandbox.
-build: ## cairnd, cairn and cairn-init, into bin/
+build: ## cairnd, cairn, cairn-init and cairn-criu, into bin/
 	@mkdir -p bin
 	CGO_ENABLED=0 $(GO) build $(VCS) -trimpath -o bin/ ./cmd/cairnd ./cmd/cairn
-	CGO_ENABLED=0 $(GO) build $(VCS) -trimpath -ldflags '-s -w' -o bin/ ./cmd/cairn-init
+	CGO_ENABLED=0 $(GO) build $(VCS) -trimpath -ldflags '-s -w' -o bin/ ./cmd/cairn-init ./cmd/cairn-criu
 
 images: setup ## the Debian images that tests and the demo use, into build/ (root)
 	@scripts/image/build.sh tiny build/tiny.tar

@@ -15,7 +15,7 @@ func (s *server) CreateCheckpoint(ctx context.Context, r CreateCheckpointRequest
 	b := orDefault(r.Body, types.CreateCheckpoint{})
 	c, err := s.Service.Checkpoint(ctx, r.SandboxId, sandbox.CheckpointRequest{
 		Name: value(b.Name), Notes: value(b.Notes), Labels: value(b.Labels), Processes: string(value(b.Processes)),
-		Wait: sandbox.Durability(orDefault(b.Wait, types.CreateCheckpointWaitCaptured)),
+		Wait: sandbox.Durability(orDefault(b.Wait, types.CreateCheckpointWaitCaptured)), Stop: value(b.Stop),
 	})
 	if err != nil {
 		return nil, err

@@ -72,7 +72,7 @@ func sandboxOf(s sandbox.Sandbox) types.Sandbox {
 		Command: append([]string{}, c.Command...), Env: orEmpty(c.Env), Cwd: c.Cwd, User: c.User,
 		Resources: resourcesOf(c.Resources), Network: types.Network(c.Network),
 		Mounts: each(c.Mounts, func(m sandbox.Mount) types.Mount { return types.Mount{Source: m.Source, Target: m.Target} }),
-		Labels: orEmpty(s.Labels), Head: s.Head, ForkedFrom: s.ForkedFrom, Generation: s.Generation, Hostname: s.Hostname,
+		Labels: orEmpty(s.Labels), Head: s.Head, ForkedFrom: s.ForkedFrom, Asleep: s.Asleep, Generation: s.Generation, Hostname: s.Hostname,
 		CreatedAt: s.CreatedAt, UpdatedAt: s.UpdatedAt,
 	}
 }
@@ -105,7 +105,8 @@ func checkpointOf(c sandbox.Checkpoint) types.Checkpoint {
 		Sandbox: c.Sandbox, Parent: c.Parent, Children: append([]string{}, c.Children...), Image: c.ImageName, ImageId: c.ImageID,
 		Generation: c.Generation, Skipped: c.Skipped, Method: types.CheckpointMethod(c.Method), Processes: c.Processes, Reason: c.Reason,
 		Durability: types.Durability(c.Durability), Digest: c.Digest, Timings: timingsOf(c.Timings), Sizes: types.Sizes{
-			LayerBytes: c.Sizes.LayerBytes, LayerFiles: c.Sizes.LayerFiles, ExclusiveBytes: c.Sizes.ExclusiveBytes, SharedBytes: c.Sizes.SharedBytes,
+			LayerBytes: c.Sizes.LayerBytes, LayerFiles: c.Sizes.LayerFiles, ProcessBytes: c.Sizes.ProcessBytes,
+			ExclusiveBytes: c.Sizes.ExclusiveBytes, SharedBytes: c.Sizes.SharedBytes,
 		}, Layers: len(c.Stack), Versions: orEmpty(c.Versions), CreatedAt: c.CreatedAt, DurableAt: unlessZero(c.DurableAt),
 	}
 }
@@ -159,6 +160,7 @@ func restoredOf(r sandbox.RestoreResult) types.RestoredSandbox {
 	return types.RestoredSandbox{
 		Id: s.Id, Name: s.Name, State: s.State, Reason: s.Reason, Image: s.Image, ImageId: s.ImageId, Command: s.Command, Env: s.Env, Cwd: s.Cwd,
 		User: s.User, Resources: s.Resources, Network: s.Network, Mounts: s.Mounts, Labels: s.Labels, Head: s.Head, ForkedFrom: s.ForkedFrom,
-		Generation: s.Generation, Hostname: s.Hostname, CreatedAt: s.CreatedAt, UpdatedAt: s.UpdatedAt, Undo: r.Undo, Timings: timingsOf(r.Timings),
+		Asleep: s.Asleep, Generation: s.Generation, Hostname: s.Hostname, CreatedAt: s.CreatedAt, UpdatedAt: s.UpdatedAt,
+		Undo: r.Undo, Processes: r.Processes, Timings: timingsOf(r.Timings),
 	}
 }

@@ -20,6 +20,11 @@ type DumpOptions struct {
 	// belong to the same instant as the memory. Its error makes the tree run on, and is
 	// returned. nil is nothing to do.
 	Stopped func(context.Context) error
+	// Complete is called after Stopped, and only without LeaveRunning, once the images are
+	// all that a restore takes, with what will be DumpStats.Files: the tree still stands
+	// there, so nothing is lost whatever happens. Its error makes the tree run on, and is
+	// returned. nil is nothing to do.
+	Complete func(context.Context, []File) error
 	// Parent is the directory of the former images of this tree, relative to this one:
 	// pages that have not changed since are not written again. Only with
 	// Features.Incremental; "" dumps everything.
@@ -109,6 +114,10 @@ func (p *Prepared) Dump(ctx context.Context, o DumpOptions) (DumpStats, error) {
 	if err == nil && o.Stopped != nil {
 		err = o.Stopped(ctx)
 	}
+	if err == nil && !o.LeaveRunning && o.Complete != nil {
+		err = o.Complete(ctx, files(e.Files))
+	}
+	complete := e.Files
 	wait := time.Since(waited)
 	if sendErr := p.enc.Encode(frame.Reply{Go: err == nil}); err == nil && sendErr != nil {
 		err = p.broken(sendErr)
@@ -128,10 +137,19 @@ func (p *Prepared) Dump(ctx context.Context, o DumpOptions) (DumpStats, error) {
 		Start: p.started, Freeze: micros(e.Dump.FreezingUS), Frozen: micros(e.Dump.FrozenUS),
 		Memory: micros(e.Dump.MemDumpUS), Write: micros(e.Dump.MemWriteUS), Wait: wait, Total: time.Since(p.begun),
 	}
-	for _, f := range e.Files {
-		s.Files = append(s.Files, File(f))
+	if !o.LeaveRunning {
+		e.Files = complete
 	}
+	s.Files = files(e.Files)
 	return s, nil
+}
+
+func files(list []frame.File) []File {
+	out := make([]File, len(list))
+	for i, f := range list {
+		out[i] = File(f)
+	}
+	return out
 }
 
 func micros(n int64) time.Duration { return time.Duration(n) * time.Microsecond }

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -8,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cairn/criu"
 	"cairn/daemon/config"
 )
 
@@ -28,9 +30,38 @@ func CheckHost(c config.Config) []HostCheck {
 		}
 	}
 	checks = append(checks, checkBinary(c, "cairn-init"))
+	checks = append(checks, checkCRIU(c))
 	plugin := HostCheck{What: "CNI plugins (network egress)", Detail: c.Network.Plugins}
 	_, plugin.Err = os.Stat(c.Network.Plugins + "/bridge")
 	return append(checks, plugin)
+}
+
+// checkCRIU looks whether processes can be checkpointed.
+func checkCRIU(c config.Config) (r HostCheck) {
+	r.What = "CRIU (process checkpoints)"
+	helper, err := binary(c.Containerd.Binaries, helperName)
+	if err != nil {
+		r.Err = err
+		return r
+	}
+	bundle, err := criuBundle(c.Containerd.Binaries)
+	if err != nil {
+		r.Err = err
+		return r
+	}
+	probe, err := criu.New(criu.Options{Bundle: criu.Bundle{Dir: bundle}, Helper: helper, External: []string{controlDir}})
+	if err != nil {
+		r.Err = err
+		return r
+	}
+	defer probe.Close()
+	f, err := probe.Probe(context.Background())
+	if r.Detail = f.Version; err != nil {
+		r.Err = err
+	} else if !f.Supported {
+		r.Err = errors.New(strings.Join(f.Reasons, "; "))
+	}
+	return r
 }
 
 func checkKernel() HostCheck {

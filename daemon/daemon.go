@@ -18,6 +18,7 @@ import (
 
 	"github.com/oklog/ulid/v2"
 
+	"cairn/criu"
 	"cairn/daemon/config"
 	"cairn/daemon/network"
 	"cairn/daemon/runtime"
@@ -41,6 +42,7 @@ type Daemon struct {
 	pool       *overlay.Pool
 	store      *store.Store
 	containers *runtime.Runtime
+	criu       *criu.CRIU
 	images     images
 	egress     *network.Egress // nil: this host has none
 	containerd string          // address
@@ -85,7 +87,7 @@ func Open(ctx context.Context, o Options) (_ *Daemon, err error) {
 	if err != nil {
 		return nil, err
 	}
-	d.onClose("lock", func(context.Context) error { return lock.Close() })
+	d.onClose("lock", closing(lock))
 	restarted, remember, err := hostRestarted(c.StateDir)
 	if err != nil {
 		return nil, err
@@ -93,11 +95,11 @@ func Open(ctx context.Context, o Options) (_ *Daemon, err error) {
 	if d.store, err = store.Open(ctx, filepath.Join(c.StateDir, "cairn.db"), store.Options{Logger: d.log}); err != nil {
 		return nil, fmt.Errorf("metadata: %w", err)
 	}
-	d.onClose("metadata", func(context.Context) error { return d.store.Close() })
+	d.onClose("metadata", closing(d.store))
 	if d.pool, err = overlay.Open(c.Pool.Dir, overlay.Options{Logger: d.log}); err != nil {
 		return nil, fmt.Errorf("pool: %w", err)
 	}
-	d.onClose("pool", func(context.Context) error { return d.pool.Close() })
+	d.onClose("pool", closing(d.pool))
 	if err := d.openContainerd(ctx); err != nil {
 		return nil, fmt.Errorf("containerd: %w", err)
 	}
@@ -114,6 +116,11 @@ func Open(ctx context.Context, o Options) (_ *Daemon, err error) {
 		return nil, fmt.Errorf("images: %w", err)
 	}
 	return d, remember()
+}
+
+// closing is the end of what needs no context for it.
+func closing(c io.Closer) func(context.Context) error {
+	return func(context.Context) error { return c.Close() }
 }
 
 // Close ends everything in the reverse order of opening. Sandboxes run on.
@@ -162,15 +169,22 @@ func (d *Daemon) openContainers(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	initDir, err := installInit(c.StateDir, initBinary)
+	bundle, err := criuBundle(c.Containerd.Binaries)
+	if err != nil {
+		d.log.Warn("processes cannot be checkpointed", "err", err)
+	}
+	initDir, err := installInside(c.StateDir, initBinary, bundle)
 	if err != nil {
 		return err
+	}
+	if err := d.openDumps(ctx, initDir); err != nil {
+		return fmt.Errorf("criu: %w", err)
 	}
 	watcher, err := stem.NewWatcher()
 	if err != nil {
 		return err
 	}
-	d.onClose("watcher", func(context.Context) error { return watcher.Close() })
+	d.onClose("watcher", closing(watcher))
 	egress, err := d.openNetwork()
 	if err != nil {
 		return fmt.Errorf("network: %w", err)
@@ -206,32 +220,12 @@ func instance(stateDir string) string {
 	return hex.EncodeToString(sum[:enough])
 }
 
-// installInit copies cairn-init into a directory of the state, alone: that
-// directory is what sandboxes see at /.cairn, and an upgrade must not change a
-// file that runs in them.
-func installInit(stateDir, source string) (dir string, err error) {
-	data, err := os.ReadFile(source)
-	if err != nil {
-		return "", err
-	}
-	sum := sha256.Sum256(data)
-	const enough = 8
-	dir = filepath.Join(stateDir, "init", hex.EncodeToString(sum[:enough]))
-	file := filepath.Join(dir, "cairn-init")
-	if _, err := os.Stat(file); err == nil {
-		return dir, nil
-	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return "", err
-	}
-	return dir, writeExecutable(file, data)
-}
-
 func (d *Daemon) newService(newID func(string) string, points *failpoint.Points) *sandbox.Service {
 	c := d.cfg
 	return sandbox.New(sandbox.Options{
 		Store: d.store, Layers: layers{d.pool}, Containers: d.containers, Log: d.log,
-		Now: func() time.Time { return time.Now().UTC() }, NewID: newID,
+		Dumps: dumps{c: d.criu, pool: d.pool, log: d.log},
+		Now:   func() time.Time { return time.Now().UTC() }, NewID: newID,
 		MaxDepth: c.Pool.MaxDepth, LockWait: c.Limits.LockWait, MountSources: c.Mounts.Allow,
 		ResolvConf: d.resolvConf, MaxForks: c.Limits.Forks, MaxSandboxes: c.Limits.Sandboxes,
 		DefaultDisk: c.Limits.DiskBytes, OutputLimit: c.Limits.OutputBytes, StdinLimit: c.Limits.StdinBytes,
@@ -259,18 +253,4 @@ func Version() string {
 		return "(devel)"
 	}
 	return info.Main.Version
-}
-
-func writeExecutable(path string, data []byte) error {
-	tmp, err := os.CreateTemp(filepath.Dir(path), ".new-*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(tmp.Name())
-	_, err = io.Writer(tmp).Write(data)
-	err = errors.Join(err, tmp.Chmod(0o755), tmp.Sync(), tmp.Close())
-	if err != nil {
-		return err
-	}
-	return os.Rename(tmp.Name(), path)
 }

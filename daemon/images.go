@@ -47,7 +47,7 @@ func (d *Daemon) openImages(newID func(string) string) error {
 	if err != nil {
 		return err
 	}
-	d.onClose("containerd client", func(context.Context) error { return client.Close() })
+	d.onClose("containerd client", closing(client))
 	m, err := image.New(image.Options{
 		Store: d.store, Pool: image.FromOverlay(d.pool), Pin: d.Service.Pin, NewID: newID, Changed: d.Service.Changed,
 		Containerd: func(context.Context) (image.Containerd, error) { return client, nil }, // gRPC reconnects by itself

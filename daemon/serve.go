@@ -192,13 +192,17 @@ func (d *Daemon) ready(ctx context.Context) error {
 	return d.store.View(ctx, func(tx sandbox.Tx) error { _, err := tx.LastEvent(); return err })
 }
 
-func (d *Daemon) info(_ context.Context, started time.Time) (types.Info, error) {
+func (d *Daemon) info(ctx context.Context, started time.Time) (types.Info, error) {
 	f := d.pool.Features()
 	yes := func(ok bool) string {
 		if ok {
 			return "yes"
 		}
 		return "no"
+	}
+	processes, err := d.criu.Probe(ctx)
+	if err != nil {
+		return types.Info{}, err
 	}
 	limit := "kernel (project quota)"
 	if !f.ProjectQuota {
@@ -208,12 +212,16 @@ func (d *Daemon) info(_ context.Context, started time.Time) (types.Info, error) 
 		Version: Version(), GoVersion: goruntime.Version(), Kernel: kernelRelease(), StartedAt: started.UTC(),
 		Features: map[string]string{
 			"file_system": f.FileSystem, "reflink": yes(f.Reflink), "disk_limit": limit,
-			"detached_idmap": yes(f.DetachedIDMap), "processes": "no",
+			"detached_idmap": yes(f.DetachedIDMap),
+			"processes":      yes(processes.Supported), "criu": processes.Version, "incremental_dumps": yes(processes.Incremental),
 		},
 		Limits: map[string]int64{
 			"forks": int64(d.cfg.Limits.Forks), "sandboxes": int64(d.cfg.Limits.Sandboxes), "disk_bytes": d.cfg.Limits.DiskBytes,
 			"output_bytes": d.cfg.Limits.OutputBytes, "stdin_bytes": d.cfg.Limits.StdinBytes, "upload_bytes": d.cfg.Limits.UploadBytes,
 		},
+	}
+	if len(processes.Reasons) > 0 {
+		info.Features["processes_lack"] = strings.Join(processes.Reasons, "; ")
 	}
 	var st unix.Statfs_t
 	if err := unix.Statfs(d.cfg.Pool.Dir, &st); err != nil {

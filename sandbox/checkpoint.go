@@ -2,6 +2,8 @@ package sandbox
 
 import (
 	"context"
+	"errors"
+	"io"
 	"maps"
 	"slices"
 	"sync"
@@ -10,10 +12,12 @@ import (
 
 const opCheckpoint = "checkpoint"
 
-// Checkpoint records the sandbox's files as they are at one instant. When
-// nothing has changed since the head it returns the head, with Skipped set.
-// Errors: CodeInvalid, CodeNotFound, CodeConflict, CodeBusy, CodeNoSpace; the
-// sandbox then goes on as before.
+// Checkpoint records the sandbox's files, and its processes if they are to be
+// included, as they are at one instant. When only files are recorded, and none has
+// changed since the head, it returns the head, with Skipped set.
+// Errors: CodeInvalid, CodeNotFound, CodeConflict, CodeBusy, CodeNoSpace,
+// CodeUnsupported (the processes cannot be included, and must be); the sandbox then
+// goes on as before.
 func (s *Service) Checkpoint(ctx context.Context, idOrName string, r CheckpointRequest) (Checkpoint, error) {
 	if err := checkCheckpointRequest(&r); err != nil {
 		return Checkpoint{}, err
@@ -53,9 +57,6 @@ func checkCheckpointRequest(r *CheckpointRequest) error {
 	if err := checkProcesses(r.Processes); err != nil {
 		return err
 	}
-	if r.Processes == "include" {
-		return &Error{Code: CodeUnsupported, Field: "processes", Message: processesReason}
-	}
 	switch r.Wait {
 	case "":
 		r.Wait = DurabilityCaptured
@@ -69,31 +70,48 @@ func checkCheckpointRequest(r *CheckpointRequest) error {
 	return nil
 }
 
-const processesReason = "this version checkpoints files only"
-
 // checkpoint does it, under the sandbox's lock.
 func (s *Service) checkpoint(ctx context.Context, sb Sandbox, r CheckpointRequest) (Checkpoint, error) {
 	if sb.State != StateRunning && sb.State != StatePaused && sb.State != StateStopped {
 		return Checkpoint{}, Errorf(CodeConflict, "sandbox %s is %s", sb.Name, sb.State)
 	}
-	empty, err := s.o.Layers.Empty(sb.Upper)
-	if err != nil {
-		return Checkpoint{}, err
-	}
 	cp := s.newCheckpoint(sb, r)
-	switch {
-	case empty:
-		cp, err = s.checkpointUnchanged(ctx, sb, cp)
-	case sb.State == StateStopped:
-		cp, err = s.sealStopped(ctx, sb, cp)
-	default:
-		cp, err = s.checkpointLive(ctx, sb, cp)
+	done, err := s.checkpointProcesses(ctx, sb, &cp, r)
+	if err == nil && !done {
+		cp, err = s.checkpointFiles(ctx, sb, cp)
 	}
 	if err != nil {
 		return Checkpoint{}, err
 	}
 	s.durable.add(cp)
-	return cp, nil
+	if r.Stop && sb.State != StateStopped && !cp.Processes {
+		if sb, err = s.Sandbox(ctx, sb.ID); err == nil {
+			err = s.markStopped(ctx, sb, "")
+		}
+	}
+	return cp, err
+}
+
+// checkpointFiles takes the files alone.
+func (s *Service) checkpointFiles(ctx context.Context, sb Sandbox, cp Checkpoint) (Checkpoint, error) {
+	empty, err := s.o.Layers.Empty(sb.Upper)
+	switch {
+	case err != nil:
+		return Checkpoint{}, err
+	case empty:
+		return s.checkpointUnchanged(ctx, sb, cp)
+	case sb.State == StateStopped:
+		return s.sealStopped(ctx, sb, cp)
+	}
+	c, err := s.container(sb)
+	if err != nil {
+		return Checkpoint{}, err
+	}
+	return s.checkpointLive(ctx, sb, c, cp, stillness{
+		stop: func(ctx context.Context, while func(context.Context) error) (time.Duration, error) {
+			return s.whileFrozen(ctx, sb, c, while)
+		},
+	})
 }
 
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
@@ -102,16 +120,12 @@ func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 
 func (s *Service) took(cp Checkpoint) float64 { return milliseconds(s.o.Now().Sub(cp.CreatedAt)) }
 
 func (s *Service) newCheckpoint(sb Sandbox, r CheckpointRequest) Checkpoint {
-	cp := Checkpoint{
+	return Checkpoint{
 		ID: s.o.NewID("ckpt"), Name: r.Name, Notes: r.Notes, Labels: maps.Clone(r.Labels), Kind: r.Kind,
 		SandboxID: sb.ID, Sandbox: sb.Name, Parent: sb.Head, ImageID: sb.ImageID, ImageName: sb.ImageName,
 		Config: sb.Config, Generation: sb.Generation, Durability: DurabilityCaptured,
 		Versions: s.o.Versions, CreatedAt: s.o.Now(),
 	}
-	if r.Processes != "exclude" {
-		cp.Reason = processesReason
-	}
-	return cp
 }
 
 // checkpointUnchanged answers for a sandbox that wrote nothing since its stack
@@ -166,30 +180,39 @@ func (s *Service) sealStopped(ctx context.Context, sb Sandbox, cp Checkpoint) (C
 	return cp, err
 }
 
+// stillness is how the processes of a sandbox are made to stand still for a checkpoint.
+type stillness struct {
+	// stop calls while when they do, and returns for how long they did. Its error is
+	// while's, if that has one.
+	stop func(ctx context.Context, while func(context.Context) error) (time.Duration, error)
+	// add completes the checkpoint with what stop got besides; nil: nothing. err is what
+	// stop failed with after while had succeeded.
+	add func(cp *Checkpoint, err error) error
+	// busy: something that lives forbids the switch, most likely.
+	busy bool
+}
+
 // checkpointLive checkpoints a sandbox that has a container: by switching when
 // no living process can write or miss anything by it, else by copying.
-func (s *Service) checkpointLive(ctx context.Context, sb Sandbox, cp Checkpoint) (Checkpoint, error) {
-	c, err := s.container(sb)
-	if err != nil {
-		return Checkpoint{}, err
-	}
+func (s *Service) checkpointLive(ctx context.Context, sb Sandbox, c Container, cp Checkpoint, still stillness) (Checkpoint, error) {
 	// After a copy, a first look at the running sandbox spares preparing a switch
-	// that would then not be made; what decides is the look while it is frozen.
+	// that would then not be made; what decides is the look while it stands still.
 	blocked := false
-	if s.wasBusy(sb.ID) {
+	if still.busy || s.wasBusy(sb.ID) {
+		var err error
 		if blocked, err = s.blocked(c, sb); err != nil {
 			return Checkpoint{}, err
 		}
 	}
 	if !blocked {
-		done, err := s.switchUpper(ctx, sb, c, &cp)
+		done, err := s.switchUpper(ctx, sb, c, &cp, still)
 		if err != nil || done {
 			s.setBusy(sb.ID, false)
 			return cp, err
 		}
 	}
 	s.setBusy(sb.ID, true)
-	return s.copyUpper(ctx, sb, c, cp)
+	return s.copyUpper(ctx, sb, cp, still)
 }
 
 // wasBusy says whether the sandbox's last checkpoint had to copy.
@@ -253,7 +276,7 @@ func (s *Service) imageOf(ctx context.Context, id string) (img Image, err error)
 
 // switchUpper seals the upper and attaches a fresh one over it. done is false,
 // and nothing has changed, when a living process forbids it.
-func (s *Service) switchUpper(ctx context.Context, sb Sandbox, c Container, cp *Checkpoint) (done bool, err error) {
+func (s *Service) switchUpper(ctx context.Context, sb Sandbox, c Container, cp *Checkpoint, still stillness) (done bool, err error) {
 	next := sb
 	unpinIdentity, err := s.rebase(ctx, &next)
 	if err != nil {
@@ -289,38 +312,65 @@ func (s *Service) switchUpper(ctx context.Context, sb Sandbox, c Container, cp *
 	if err := s.reach("checkpoint.prepared"); err != nil {
 		return false, err
 	}
-	frozen := time.Now()
-	thaw, err := s.freeze(ctx, sb, c)
-	if err != nil {
+	var old io.Closer
+	froze, err := still.stop(ctx, func(ctx context.Context) error {
+		if err := s.reach("checkpoint.frozen"); err != nil {
+			return err
+		}
+		blocked, err := s.blocked(c, sb)
+		if err != nil {
+			return err
+		}
+		if blocked {
+			return errMustCopy
+		}
+		old, err = p.Attach(ctx)
+		if CodeOf(err) == CodeBusy {
+			return errMustCopy
+		}
+		if err == nil {
+			u.release()
+			s.passed("checkpoint.attached")
+		}
+		return err
+	})
+	if err != nil && old == nil {
+		if errors.Is(err, errMustCopy) {
+			return false, nil
+		}
 		return false, err
 	}
-	defer thaw()
-	if err := s.reach("checkpoint.frozen"); err != nil {
-		return false, err
-	}
-	if blocked, err := s.blocked(c, sb); err != nil || blocked {
-		return false, err
-	}
-	old, err := p.Attach(ctx)
-	if CodeOf(err) == CodeBusy {
-		return false, nil
-	}
-	if err != nil {
-		return false, err
-	}
-	u.release()
-	s.passed("checkpoint.attached")
-	thaw()
-	made.Timings.FreezeMS = milliseconds(time.Since(frozen))
 	s.closeLater(old, p)
 	s.passed("checkpoint.thawed")
+	made.Timings.FreezeMS = milliseconds(froze)
+	if still.add != nil {
+		err = still.add(&made, err)
+	}
 	made.Timings.TotalMS = s.took(made)
 	if err := s.finish(ctx, op, commit{Sandbox: next, Checkpoint: &made}); err != nil {
 		return false, err
 	}
 	*cp = made
 	s.passed("checkpoint.committed")
-	return true, nil
+	return true, err
+}
+
+// errMustCopy: a living process forbids the switch.
+var errMustCopy = errors.New("a process forbids the switch")
+
+// whileFrozen calls while with every process of the sandbox frozen.
+func (s *Service) whileFrozen(ctx context.Context, sb Sandbox, c Container, while func(context.Context) error) (time.Duration, error) {
+	begin := time.Now()
+	thaw, err := s.freeze(ctx, sb, c)
+	if err != nil {
+		return 0, err
+	}
+	defer thaw()
+	if err := while(ctx); err != nil {
+		return 0, err
+	}
+	thaw()
+	return time.Since(begin), nil
 }
 
 // freeze stops every process of a running sandbox; thaw may be called twice.
@@ -336,10 +386,10 @@ func (s *Service) freeze(ctx context.Context, sb Sandbox, c Container) (thaw fun
 	return thaw, nil
 }
 
-// copyUpper copies the upper while the sandbox runs and, frozen, again what has
-// changed meanwhile. The sandbox goes on writing its upper; the copy stands on the
-// same layers.
-func (s *Service) copyUpper(ctx context.Context, sb Sandbox, c Container, cp Checkpoint) (Checkpoint, error) {
+// copyUpper copies the upper while the sandbox runs and, when it stands still, again
+// what has changed meanwhile. The sandbox goes on writing its upper; the copy stands
+// on the same layers.
+func (s *Service) copyUpper(ctx context.Context, sb Sandbox, cp Checkpoint, still stillness) (Checkpoint, error) {
 	dst := s.o.NewID("l")
 	defer s.Pin(dst)()
 	var u undo
@@ -350,28 +400,30 @@ func (s *Service) copyUpper(ctx context.Context, sb Sandbox, c Container, cp Che
 		return Checkpoint{}, err
 	}
 	defer capture.Close()
-	frozen := time.Now()
-	thaw, err := s.freeze(ctx, sb, c)
+	unchanged := false
+	froze, err := still.stop(ctx, func(ctx context.Context) (err error) {
+		if err := s.reach("copy.frozen"); err != nil {
+			return err
+		}
+		unchanged, err = capture.Finish(ctx)
+		return err
+	})
 	if err != nil {
 		return Checkpoint{}, err
 	}
-	defer thaw()
-	if err := s.reach("copy.frozen"); err != nil {
-		return Checkpoint{}, err
-	}
-	unchanged, err := capture.Finish(ctx)
-	if err != nil {
-		return Checkpoint{}, err
-	}
-	thaw()
-	cp.Timings.FreezeMS = milliseconds(time.Since(frozen))
+	cp.Timings.FreezeMS = milliseconds(froze)
 	if err := capture.Commit(ctx); err != nil {
 		return Checkpoint{}, err
 	}
 	if err := s.reach("copy.captured"); err != nil {
 		return Checkpoint{}, err
 	}
-	if unchanged && sb.Head != "" && !sb.HeadMoved && cp.Kind != KindBeforeRestore {
+	if still.add != nil {
+		if err := still.add(&cp, nil); err != nil {
+			return Checkpoint{}, err
+		}
+	}
+	if unchanged && !cp.Processes && sb.Head != "" && !sb.HeadMoved && cp.Kind != KindBeforeRestore {
 		head, err := s.getCheckpoint(ctx, sb.Head)
 		if err != nil {
 			return Checkpoint{}, err

@@ -26,7 +26,7 @@ func (s *Service) GetCheckpoint(ctx context.Context, id string) (Checkpoint, err
 			return err
 		}
 		for _, c := range all {
-			for _, l := range c.Stack {
+			for _, l := range c.Layers() {
 				users[l]++
 			}
 		}
@@ -53,15 +53,18 @@ func (s *Service) GetCheckpoint(ctx context.Context, id string) (Checkpoint, err
 	if err != nil {
 		return Checkpoint{}, err
 	}
-	defer s.Pin(cp.Stack...)()
+	defer s.Pin(cp.Layers()...)()
 	cp.Sizes.ExclusiveBytes, cp.Sizes.SharedBytes = 0, 0
-	for _, id := range cp.Stack {
+	for _, id := range cp.Layers() {
 		bytes, files, err := s.layerSize(ctx, id)
 		if err != nil {
 			return Checkpoint{}, err
 		}
 		if id == cp.Layer {
 			cp.Sizes.LayerBytes, cp.Sizes.LayerFiles = bytes, files
+		}
+		if id == cp.Images {
+			cp.Sizes.ProcessBytes = bytes
 		}
 		if users[id] > 1 {
 			cp.Sizes.SharedBytes += bytes
@@ -133,7 +136,8 @@ func (s *Service) UpdateCheckpoint(ctx context.Context, id string, u CheckpointU
 }
 
 // DeleteCheckpoint removes a checkpoint. Its children are given its parent; the
-// layers that they, or a sandbox, need stay until those are gone too.
+// layers that they, or a sandbox, need stay until those are gone too. CodeInUse: a
+// stopped sandbox would lose its processes.
 func (s *Service) DeleteCheckpoint(ctx context.Context, id string) error {
 	for {
 		heads, unlock, err := s.lockHeads(ctx, id)
@@ -147,6 +151,9 @@ func (s *Service) DeleteCheckpoint(ctx context.Context, id string) error {
 				return err
 			}
 			err = eachSandbox(tx, SandboxFilter{}, func(sb Sandbox) error {
+				if sb.Asleep == id {
+					return Errorf(CodeInUse, "the processes of sandbox %s are in checkpoint %s and nowhere else: resume it, restore it, or delete it first", sb.Name, id)
+				}
 				if sb.Head != id {
 					return nil
 				}

@@ -32,7 +32,7 @@ func (s *Service) Create(ctx context.Context, r CreateRequest) (Sandbox, error) 
 		return Sandbox{}, err
 	}
 	defer unlock()
-	return s.launch(ctx, sb, img.Layers, len(img.Layers))
+	return s.launch(ctx, sb, img.Layers, len(img.Layers), nil)
 }
 
 // record stores a new sandbox in StateCreating, with its id, project and name:
@@ -80,9 +80,9 @@ func (s *Service) record(ctx context.Context, sb *Sandbox, fill func(Tx) error) 
 	return unlock, nil
 }
 
-// launch brings a recorded, locked sandbox to life on the layers below. On an
-// error the record is removed again.
-func (s *Service) launch(ctx context.Context, sb Sandbox, below []string, imageLayers int) (Sandbox, error) {
+// launch brings a recorded, locked sandbox to life on the layers below, with the
+// processes of a checkpoint if one is given. On an error the record is removed again.
+func (s *Service) launch(ctx context.Context, sb Sandbox, below []string, imageLayers int, processes *Checkpoint) (Sandbox, error) {
 	var u undo
 	defer u.run(ctx)
 	u.add(func(ctx context.Context) {
@@ -102,7 +102,7 @@ func (s *Service) launch(ctx context.Context, sb Sandbox, below []string, imageL
 	if err := s.reach("create.layers"); err != nil {
 		return Sandbox{}, err
 	}
-	c, err := s.start(ctx, &sb, a, "create")
+	c, err := s.start(ctx, &sb, a, processes, "create")
 	if err != nil {
 		return Sandbox{}, err
 	}
@@ -112,8 +112,12 @@ func (s *Service) launch(ctx context.Context, sb Sandbox, below []string, imageL
 			s.log.Error("cannot destroy a container; the next start of the daemon does", "container", c.Name(), "err", err)
 		}
 	})
+	var rows []Process
+	if processes != nil {
+		rows = revived(*processes, sb.ID)
+	}
 	err = s.update(ctx, func(tx Tx) error {
-		if err := tx.PutSandbox(sb); err != nil {
+		if err := s.write(tx, "", commit{Sandbox: sb, Processes: rows}); err != nil {
 			return err
 		}
 		return s.emit(tx, "sandbox.created", sb.ID, sb.ID, map[string]any{"name": sb.Name, "image": sb.ImageID, "forked_from": sb.ForkedFrom})
@@ -122,6 +126,11 @@ func (s *Service) launch(ctx context.Context, sb Sandbox, below []string, imageL
 		return Sandbox{}, err
 	}
 	s.adopt(sb, c)
+	s.attendRevived(sb.ID, c, rows)
+	if processes != nil {
+		u.release()
+		return sb, nil
+	}
 	if err := s.startMain(ctx, sb, c); err != nil {
 		return Sandbox{}, err
 	}

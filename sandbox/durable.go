@@ -152,16 +152,17 @@ func (s *Service) makeDurable(ctx context.Context, id string) error {
 		if cp.Durability != DurabilityCaptured {
 			return nil
 		}
-		defer s.Pin(cp.Stack...)()
-		layers, err := s.recordedLayers(ctx, cp.Stack)
+		ids := cp.Layers()
+		defer s.Pin(ids...)()
+		layers, err := s.recordedLayers(ctx, ids)
 		if err != nil {
 			return err
 		}
-		digests := make([]string, len(cp.Stack))
+		digests := make([]string, len(ids))
 		var own Layer
 		for i, l := range layers {
 			if l.Digest == "" {
-				if l, err = s.seal(ctx, cp.Stack[i]); err != nil {
+				if l, err = s.seal(ctx, ids[i]); err != nil {
 					return err
 				}
 			}
@@ -180,7 +181,7 @@ func (s *Service) makeDurable(ctx context.Context, id string) error {
 			if err != nil {
 				return err
 			}
-			if again = !equalStacks(now.Stack, cp.Stack); again {
+			if again = !equalStacks(now.Layers(), ids); again {
 				return nil // squashed meanwhile
 			}
 			now.Durability, now.Digest, now.LayerDigests, now.DurableAt = DurabilityDurable, digest, digests, s.o.Now()
@@ -277,7 +278,7 @@ func (s *Service) Verify(ctx context.Context, id string) (Checkpoint, error) {
 			return cp, err
 		}
 	}
-	defer s.Pin(cp.Stack...)()
+	defer s.Pin(cp.Layers()...)()
 	damage := s.verify(ctx, cp)
 	if damage != nil && CodeOf(damage) != CodeCorrupt {
 		return cp, damage
@@ -309,7 +310,7 @@ func (s *Service) verify(ctx context.Context, cp Checkpoint) error {
 	if CheckpointDigest(cp.LayerDigests) != cp.Digest {
 		return Errorf(CodeCorrupt, "the recorded layer digests do not add up to the digest of checkpoint %s", cp.ID)
 	}
-	layers, err := s.recordedLayers(ctx, cp.Stack)
+	layers, err := s.recordedLayers(ctx, cp.Layers())
 	if err != nil {
 		return err
 	}

@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"strings"
@@ -24,6 +25,24 @@ type liveProcess struct {
 	proc Process
 	done chan struct{} // closed when proc is final
 	kept chan struct{} // closed when its start is recorded, so that its end comes after
+	// ended is closed when its end is recorded.
+	ended chan struct{}
+	// stopWaiting ends the wait; with errAsleep nothing is recorded.
+	stopWaiting context.CancelCauseFunc
+}
+
+// attended makes a liveProcess of one whose start is recorded.
+func attended(c Container, proc Process) *liveProcess {
+	p := newLiveProcess(c, proc)
+	close(p.kept)
+	return p
+}
+
+func newLiveProcess(c Container, proc Process) *liveProcess {
+	return &liveProcess{
+		container: c, proc: proc, stopWaiting: func(error) {},
+		done: make(chan struct{}), kept: make(chan struct{}), ended: make(chan struct{}),
+	}
 }
 
 func (p *liveProcess) get() Process {
@@ -209,11 +228,11 @@ func first(values ...string) string {
 }
 
 func (s *Service) startProcess(ctx context.Context, sb Sandbox, img Image, c Container, r ExecRequest, main bool) (*liveProcess, error) {
-	p := &liveProcess{container: c, done: make(chan struct{}), kept: make(chan struct{}), proc: Process{
+	p := newLiveProcess(c, Process{
 		ID: s.o.NewID("exec"), SandboxID: sb.ID, Command: r.Command, Background: r.Background, Main: main, TTY: r.TTY != nil,
 		Cwd: first(r.Cwd, sb.Config.Cwd, img.Cwd, "/"), User: first(r.User, sb.Config.User, img.User, "0"),
 		State: ProcessRunning, StartedAt: s.o.Now(),
-	}}
+	})
 	start := GuestStart{
 		ID: p.proc.ID, Command: r.Command, Env: environment(sb, img, r.Env),
 		Cwd: p.proc.Cwd, User: p.proc.User, Stdin: "none",
@@ -250,6 +269,8 @@ func (s *Service) startProcess(ctx context.Context, sb Sandbox, img Image, c Con
 // attend waits for a process in the background, enforces its bounds, and records
 // its end.
 func (s *Service) attend(sandboxID string, c Container, p *liveProcess, r ExecRequest) {
+	waitCtx, cancel := context.WithCancelCause(s.background)
+	p.stopWaiting = cancel
 	s.mu.Lock()
 	if l := s.live[sandboxID]; l != nil {
 		l.processes[p.proc.ID] = p
@@ -261,7 +282,7 @@ func (s *Service) attend(sandboxID string, c Container, p *liveProcess, r ExecRe
 	}
 	s.goDo(func(ctx context.Context) {
 		id := p.proc.ID
-		waitCtx, cancel := context.WithCancelCause(ctx)
+		defer close(p.ended)
 		defer cancel(nil)
 		gone := make(chan struct{})
 		defer close(gone)
@@ -275,6 +296,13 @@ func (s *Service) attend(sandboxID string, c Container, p *liveProcess, r ExecRe
 		exit, timedOut, truncated := s.waitBounded(waitCtx, c, id, r.Timeout, limit, keep)
 		if ctx.Err() != nil {
 			return // the next daemon waits on
+		}
+		if errors.Is(context.Cause(waitCtx), errAsleep) {
+			p.mu.Lock()
+			p.proc.State = ProcessAsleep
+			p.mu.Unlock()
+			close(p.done)
+			return
 		}
 		p.mu.Lock()
 		p.proc.TimedOut, p.proc.Truncated = timedOut, truncated

@@ -23,6 +23,13 @@ func (s *Service) Fork(ctx context.Context, checkpointID string, r ForkRequest) 
 		return nil, err
 	}
 	defer release()
+	processes, err := wantsProcesses(cp, r.Processes)
+	if processes = processes && r.Command == nil; err == nil && processes {
+		err = s.o.Dumps.Usable(ctx)
+	}
+	if err != nil {
+		return nil, err
+	}
 	cfg := cp.Config
 	cfg.Env = maps.Clone(cfg.Env)
 	if len(r.Env) > 0 && cfg.Env == nil {
@@ -53,7 +60,7 @@ func (s *Service) Fork(ctx context.Context, checkpointID string, r ForkRequest) 
 			if name != "" && r.Count > 1 {
 				name = fmt.Sprintf("%s-%d", r.Name, i+1)
 			}
-			results[i].Sandbox, results[i].Err = s.forkOne(ctx, cp, Sandbox{Name: name, Config: cfg, Labels: maps.Clone(r.Labels)})
+			results[i].Sandbox, results[i].Err = s.forkOne(ctx, cp, processes, Sandbox{Name: name, Config: cfg, Labels: maps.Clone(r.Labels)})
 			results[i].Timings.TotalMS = milliseconds(time.Since(begin))
 		})
 	}
@@ -79,13 +86,13 @@ func (s *Service) checkFork(r *ForkRequest) error {
 	if err := checkProcesses(r.Processes); err != nil {
 		return err
 	}
-	if r.Processes == "include" {
-		return &Error{Code: CodeUnsupported, Field: "processes", Message: processesReason}
+	if r.Command != nil && r.Processes == processesInclude {
+		return Invalid("command", "no command together with processes: those of the checkpoint run on")
 	}
 	return nil
 }
 
-func (s *Service) forkOne(ctx context.Context, cp Checkpoint, sb Sandbox) (Sandbox, error) {
+func (s *Service) forkOne(ctx context.Context, cp Checkpoint, processes bool, sb Sandbox) (Sandbox, error) {
 	var img Image
 	unlock, err := s.record(ctx, &sb, func(tx Tx) (err error) {
 		// Under the transaction: the checkpoint cannot be deleted between this look
@@ -95,13 +102,18 @@ func (s *Service) forkOne(ctx context.Context, cp Checkpoint, sb Sandbox) (Sandb
 		}
 		img, err = tx.Image(cp.ImageID)
 		sb.ImageID, sb.ImageName, sb.Head, sb.ForkedFrom, sb.Below = cp.ImageID, cp.ImageName, cp.ID, cp.ID, cp.Stack
+		sb.Generation = cp.Generation + 1 // programs that go on in the child see that it is not what they were started in
 		return err
 	})
 	if err != nil {
 		return Sandbox{}, err
 	}
 	defer unlock()
-	return s.launch(ctx, sb, cp.Stack, len(img.Layers))
+	var dumped *Checkpoint
+	if processes {
+		dumped = &cp
+	}
+	return s.launch(ctx, sb, cp.Stack, len(img.Layers), dumped)
 }
 
 // ForkSandbox checkpoints a sandbox and forks that checkpoint.

@@ -20,6 +20,7 @@ type commit struct {
 	Checkpoint *Checkpoint // nil: none
 	Event      string      // about the sandbox; "" for none
 	Data       map[string]any
+	Processes  []Process // rows to be written
 }
 
 // journal records an operation before it begins to change anything.
@@ -83,15 +84,25 @@ func (s *Service) write(tx Tx, opID string, c commit) error {
 				return err
 			}
 		}
+		if cp.Images != "" {
+			if err := tx.PutLayer(Layer{ID: cp.Images, CreatedAt: cp.CreatedAt}); err != nil {
+				return err
+			}
+		}
 		if err := tx.PutCheckpoint(*cp); err != nil {
 			return err
 		}
-		if err := s.emit(tx, "checkpoint.created", cp.SandboxID, cp.ID, map[string]any{"name": cp.Name, "kind": string(cp.Kind), "parent": cp.Parent}); err != nil {
+		if err := s.emit(tx, "checkpoint.created", cp.SandboxID, cp.ID, map[string]any{"name": cp.Name, "kind": string(cp.Kind), "parent": cp.Parent, "processes": cp.Processes}); err != nil {
 			return err
 		}
 	}
 	if err := tx.PutSandbox(c.Sandbox); err != nil {
 		return err
+	}
+	for _, p := range c.Processes {
+		if err := tx.PutProcess(p); err != nil {
+			return err
+		}
 	}
 	if c.Event != "" {
 		if err := s.emit(tx, c.Event, c.Sandbox.ID, c.Sandbox.ID, c.Data); err != nil {

@@ -80,9 +80,9 @@ func (s *Service) writeIdentity(ctx context.Context, sb Sandbox, id string, belo
 }
 
 // start gives a sandbox a container with the attachment's stack as its root, and
-// its limits. On an error nothing is left of it. The sandbox record is filled in
-// but not yet stored.
-func (s *Service) start(ctx context.Context, sb *Sandbox, a attachment, points string) (Container, error) {
+// its limits, and the processes of a checkpoint if one is given. On an error nothing is
+// left of it. The sandbox record is filled in but not yet stored.
+func (s *Service) start(ctx context.Context, sb *Sandbox, a attachment, processes *Checkpoint, points string) (Container, error) {
 	var u undo
 	defer u.run(ctx)
 	c, _, err := s.o.Containers.Acquire(ctx, sb.Config.Network)
@@ -112,11 +112,19 @@ func (s *Service) start(ctx context.Context, sb *Sandbox, a attachment, points s
 	if err := c.SetGeneration(sb.Generation); err != nil {
 		return nil, err
 	}
-	old, err := p.Attach(ctx)
-	if err != nil {
-		return nil, err
+	attach := func(ctx context.Context) error {
+		old, err := p.Attach(ctx)
+		if err != nil {
+			return err
+		}
+		return old.Close()
 	}
-	if err := old.Close(); err != nil {
+	if processes != nil {
+		err = s.o.Dumps.Restore(ctx, c, dumpedProcesses(*processes, attach))
+	} else {
+		err = attach(ctx)
+	}
+	if err != nil {
 		return nil, err
 	}
 	if err := s.reach(points + ".attached"); err != nil {
@@ -126,6 +134,7 @@ func (s *Service) start(ctx context.Context, sb *Sandbox, a attachment, points s
 		return nil, err
 	}
 	a.apply(sb)
+	sb.Asleep, sb.Revived = "", processes != nil
 	sb.Container, sb.State, sb.Reason, sb.UpdatedAt = c.Name(), StateRunning, "", s.o.Now()
 	u.release()
 	return c, nil

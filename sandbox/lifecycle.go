@@ -82,7 +82,8 @@ func (s *Service) pause(ctx context.Context, sb Sandbox, reason string) (Sandbox
 }
 
 // Resume lets a paused sandbox go on, or gives a stopped one a new container
-// with the files as they were. Resuming a running one changes nothing.
+// with the files as they were, and with its processes if a checkpoint stopped it.
+// Resuming a running one changes nothing.
 func (s *Service) Resume(ctx context.Context, idOrName string) (Sandbox, error) {
 	sb, unlock, err := s.lockSandbox(ctx, idOrName, "resume")
 	if err != nil {
@@ -109,20 +110,39 @@ func (s *Service) Resume(ctx context.Context, idOrName string) (Sandbox, error) 
 	return Sandbox{}, Errorf(CodeConflict, "sandbox %s is %s and cannot be resumed", sb.Name, sb.State)
 }
 
-// restart gives a stopped sandbox a new container on its own upper.
+// restart gives a stopped sandbox a new container on its own upper. When its
+// processes cannot be brought back it stays as it was.
 func (s *Service) restart(ctx context.Context, sb Sandbox) (Sandbox, error) {
 	a := attachment{upper: sb.Upper, base: sb.Base, identity: sb.Identity, below: sb.Below}
 	captured := sb.Captured
-	c, err := s.start(ctx, &sb, a, "resume")
+	var processes *Checkpoint
+	var rows []Process
+	if sb.Asleep != "" {
+		cp, release, err := s.hold(ctx, sb.Asleep)
+		if err != nil {
+			return Sandbox{}, err
+		}
+		defer release()
+		processes, rows = &cp, revived(cp, sb.ID)
+		sb.Generation++ // time has passed that its processes know nothing of
+	}
+	c, err := s.start(ctx, &sb, a, processes, "resume")
 	if err != nil {
 		return Sandbox{}, err
 	}
 	sb.Captured = captured
-	if err := s.putSandbox(ctx, &sb, "sandbox.resumed", nil); err != nil {
+	err = s.update(ctx, func(tx Tx) error {
+		return s.write(tx, "", commit{Sandbox: sb, Processes: rows, Event: "sandbox.resumed"})
+	})
+	if err != nil {
 		s.destroy(ctx, c.Name())
 		return Sandbox{}, err
 	}
 	s.adopt(sb, c)
+	s.attendRevived(sb.ID, c, rows)
+	if processes != nil {
+		return sb, nil
+	}
 	if err := s.startMain(ctx, sb, c); err != nil {
 		s.log.Warn("the main command did not start", "sandbox", sb.ID, "err", err)
 	}

@@ -192,6 +192,49 @@ type Container interface {
 	Guest() Guest
 }
 
+// Dumps keeps the processes of containers, the stem and all that it started, in layers,
+// and brings them back.
+type Dumps interface {
+	// Usable is nil, or CodeUnsupported with what this host lacks.
+	Usable(ctx context.Context) error
+	// PrepareDump makes everything ready to dump the processes of c into the layer, which
+	// is new and empty. They run on meanwhile, but requests to the guest wait from here on.
+	PrepareDump(ctx context.Context, c Container, layer string) (Dump, error)
+	// Restore brings back the processes of a dump in c, in the place of those that it has.
+	// CodeCorrupt: the layer is not what the digest was of. On any error c is good for
+	// nothing but to be destroyed.
+	Restore(ctx context.Context, c Container, r DumpedProcesses) error
+}
+
+// Dump is a dump that was prepared.
+type Dump interface {
+	// Take dumps. stopped is called while all the processes stand still and everything of
+	// them is in the layer but Dumped's own figures; its error makes them run on. They run
+	// on afterwards in any case, unless end is set: then complete is called after stopped,
+	// with what is about to be returned, and they end if it agrees.
+	// CodeUnsupported: a process has something that cannot be dumped; CodeNoSpace,
+	// CodeTimeout, CodeConflict. They run on then.
+	Take(ctx context.Context, end bool, stopped func(context.Context) error, complete func(Dumped) error) (Dumped, error)
+	Close() error
+}
+
+// Dumped is what was dumped.
+type Dumped struct {
+	Digest string // of the layer, to be given to Restore
+	Bytes  int64
+	Freeze time.Duration // for which they stood still, until complete was called if they end
+}
+
+// DumpedProcesses are processes to be brought back.
+type DumpedProcesses struct {
+	Layer  string
+	Digest string
+	IDs    []string // of the processes that were started through the guest and ran
+	// Attach gives the container the files that belong to them. It is called when nothing
+	// runs in the container but PID 1.
+	Attach func(ctx context.Context) error
+}
+
 // GuestStart asks the stem to start a process.
 type GuestStart struct {
 	ID        string
@@ -228,7 +271,4 @@ type Guest interface {
 	Output(id string, s Stream, offset int64, max int) (Output, error)
 	OutputRange(id string, s Stream) (start, end int64, err error) // of the bytes that are kept
 	Forget(ctx context.Context, id string) error
-	// Quiet returns when no request to the stem is open, and keeps new ones waiting
-	// until release is called. For a dump: an open connection cannot be dumped.
-	Quiet(ctx context.Context) (release func(), err error)
 }

@@ -171,9 +171,7 @@ func (s *Service) attendAgain(ctx context.Context, sb Sandbox, c Container) erro
 	}
 	for _, proc := range list {
 		if proc.State == ProcessRunning {
-			p := &liveProcess{container: c, proc: proc, done: make(chan struct{}), kept: make(chan struct{})}
-			close(p.kept)
-			s.attend(sb.ID, c, p, ExecRequest{})
+			s.attend(sb.ID, c, attended(c, proc), ExecRequest{})
 		}
 	}
 	return nil

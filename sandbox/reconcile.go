@@ -54,6 +54,13 @@ func (s *Service) reconcileJournal(ctx context.Context) error {
 			return err
 		case op.Kind == opDelete:
 			err = s.finishDelete(ctx, sb, op)
+		case op.Kind == opRevive:
+			if sb.Container != "" {
+				err = s.markStopped(ctx, sb, halfRestored)
+			}
+			if err == nil {
+				s.unjournal(ctx, op)
+			}
 		default:
 			err = s.reconcileAttach(ctx, sb, op)
 		}
@@ -172,7 +179,7 @@ func (s *Service) reopen(ctx context.Context, sb Sandbox) error {
 // mainAgain starts the command of a sandbox whose restore was cut short before it
 // did: none was started since.
 func (s *Service) mainAgain(ctx context.Context, sb Sandbox, c Container) error {
-	if sb.State != StateRunning || len(sb.Config.Command) == 0 {
+	if sb.State != StateRunning || len(sb.Config.Command) == 0 || sb.Revived {
 		return nil
 	}
 	list, err := s.Processes(ctx, sb.ID)
@@ -180,7 +187,7 @@ func (s *Service) mainAgain(ctx context.Context, sb Sandbox, c Container) error 
 		return err
 	}
 	since := sb.CreatedAt
-	if sb.Generation > 1 {
+	if !sb.RestoredAt.IsZero() {
 		since = sb.RestoredAt
 	}
 	if slices.ContainsFunc(list, func(p Process) bool { return p.Main && !p.StartedAt.Before(since) }) {
@@ -228,7 +235,7 @@ func (s *Service) reconcileCheckpoints(ctx context.Context, hostRestarted bool) 
 		return err
 	}
 	for _, cp := range all {
-		missing := slices.ContainsFunc(cp.Stack, func(id string) bool { return !present[id] })
+		missing := slices.ContainsFunc(cp.Layers(), func(id string) bool { return !present[id] })
 		was := cp.Durability
 		switch {
 		case was == DurabilityLost:

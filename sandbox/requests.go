@@ -47,20 +47,23 @@ type ExecResult struct {
 	Duration  time.Duration
 }
 
-// CheckpointRequest asks for a checkpoint. Processes is "auto", "include" or
-// "exclude" ("" means "auto"). Wait is the durability to wait for.
+// CheckpointRequest asks for a checkpoint. Processes is "auto" (they are included
+// when there are any and they can be; without Stop a checkpoint of the files alone is
+// taken otherwise), "include" or "exclude" ("" means "auto"). Wait is the durability to wait for.
 type CheckpointRequest struct {
 	Name      string
 	Notes     string
 	Labels    map[string]string
 	Processes string
 	Wait      Durability
+	Stop      bool // leave the sandbox stopped; Resume brings back the processes that are included
 	Kind      Kind // "" means KindManual
 }
 
 // RestoreRequest asks for a sandbox to be put back to a checkpoint. With Paths
 // only those (absolute, files or whole directories) are put back, processes go
-// on, and the head stays.
+// on, and the head stays. Processes is "auto" (those of the checkpoint come back if it
+// has them), "include" or "exclude" ("" means "auto").
 type RestoreRequest struct {
 	Checkpoint string
 	Paths      []string
@@ -74,11 +77,15 @@ type RestoreResult struct {
 	Sandbox Sandbox
 	Undo    string
 	Timings Timings
+	// Processes: those of the checkpoint run on. In a sandbox that is stopped they do when
+	// it is resumed.
+	Processes bool
 }
 
 // ForkRequest asks for new sandboxes from one checkpoint. Fields that are set
 // replace those that the checkpoint recorded; Env is laid over. With Count > 1
-// a Name gets "-1", "-2", ... appended.
+// a Name gets "-1", "-2", ... appended. Processes is as in RestoreRequest; with a
+// Command of its own "auto" leaves them out. They do not see Env.
 type ForkRequest struct {
 	Count     int
 	Name      string

@@ -9,10 +9,12 @@ import (
 const opRestore = "restore"
 
 // Restore puts a sandbox back to a checkpoint, in place: its agent processes are
-// ended, its files become the checkpoint's, its command is started again. What
-// was there is kept as a checkpoint first, unless nothing had changed.
+// ended, its files become the checkpoint's, and so do its processes, if the checkpoint
+// has them and they are wanted; otherwise its command is started again. The files that
+// were there are kept as a checkpoint first, unless nothing had changed.
 // Errors: CodeInvalid, CodeNotFound, CodeConflict, CodeBusy, CodeImageMismatch,
-// CodeCorrupt, CodeLost; the sandbox then is as it was.
+// CodeCorrupt, CodeLost, CodeUnsupported; the sandbox then is as it was. When processes
+// cannot be brought back it is left stopped, with the files that it had.
 func (s *Service) Restore(ctx context.Context, idOrName string, r RestoreRequest) (RestoreResult, error) {
 	begin := time.Now()
 	if r.Checkpoint == "" {
@@ -20,9 +22,6 @@ func (s *Service) Restore(ctx context.Context, idOrName string, r RestoreRequest
 	}
 	if err := checkProcesses(r.Processes); err != nil {
 		return RestoreResult{}, err
-	}
-	if r.Processes == "include" {
-		return RestoreResult{}, &Error{Code: CodeUnsupported, Field: "processes", Message: processesReason}
 	}
 	cp, release, err := s.holdVerified(ctx, r.Checkpoint, r.Verify)
 	if err != nil {
@@ -40,14 +39,23 @@ func (s *Service) Restore(ctx context.Context, idOrName string, r RestoreRequest
 			Message: "checkpoint " + cp.ID + " is of image " + cp.ImageName + ", the sandbox is of " + sb.ImageName + "; fork the checkpoint instead",
 		}
 	}
+	processes, err := wantsProcesses(cp, r.Processes)
+	if err == nil && processes {
+		err = s.o.Dumps.Usable(ctx)
+	}
+	if err != nil {
+		return RestoreResult{}, err
+	}
 	var res RestoreResult
 	switch {
 	case len(r.Paths) > 0 && sb.State != StateFailed:
 		res, err = s.restorePaths(ctx, sb, cp, r.Paths)
+	case (sb.State == StateRunning || sb.State == StatePaused) && processes:
+		res, err = s.revive(ctx, sb, cp)
 	case sb.State == StateRunning, sb.State == StatePaused:
 		res, err = s.restoreLive(ctx, sb, cp)
 	case (sb.State == StateStopped || sb.State == StateFailed) && len(r.Paths) == 0:
-		res, err = s.restoreStopped(ctx, sb, cp)
+		res, err = s.restoreStopped(ctx, sb, cp, processes)
 	default:
 		err = Errorf(CodeConflict, "sandbox %s is %s", sb.Name, sb.State)
 	}
@@ -63,13 +71,13 @@ func (s *Service) hold(ctx context.Context, id string) (cp Checkpoint, release f
 		if err != nil {
 			return Checkpoint{}, nil, err
 		}
-		release = s.Pin(before.Stack...)
+		release = s.Pin(before.Layers()...)
 		// Between the look and the pin it may have been deleted, or squashed.
 		if cp, err = s.getCheckpoint(ctx, id); err != nil {
 			release()
 			return Checkpoint{}, nil, err
 		}
-		if slices.Equal(cp.Stack, before.Stack) {
+		if slices.Equal(cp.Layers(), before.Layers()) {
 			break
 		}
 		release()
@@ -108,7 +116,7 @@ func (s *Service) back(sb Sandbox, cp Checkpoint, a attachment, changed bool) (S
 	}
 	a.apply(&sb)
 	sb.Head, sb.HeadMoved, sb.Generation, sb.UpdatedAt = cp.ID, false, sb.Generation+1, s.o.Now()
-	sb.RestoredAt = sb.UpdatedAt
+	sb.RestoredAt, sb.Asleep, sb.Revived = sb.UpdatedAt, "", false
 	if sb.State == StatePaused {
 		sb.State, sb.Reason = StateRunning, ""
 	}
@@ -221,7 +229,7 @@ func (s *Service) restoreElsewhere(ctx context.Context, sb Sandbox, cp Checkpoin
 	if err != nil {
 		return RestoreResult{}, err
 	}
-	res, err := s.restoreStopped(ctx, sb, cp)
+	res, err := s.restoreStopped(ctx, sb, cp, false)
 	if err != nil {
 		return RestoreResult{}, err
 	}
@@ -254,7 +262,8 @@ func (s *Service) restored(ctx context.Context, sb Sandbox, kept *Checkpoint, c 
 
 // restoreStopped puts back a sandbox that has no container: only records change.
 // One that had failed is merely stopped then; of its damaged files nothing is kept.
-func (s *Service) restoreStopped(ctx context.Context, sb Sandbox, cp Checkpoint) (RestoreResult, error) {
+// Processes come back when it is resumed.
+func (s *Service) restoreStopped(ctx context.Context, sb Sandbox, cp Checkpoint, processes bool) (RestoreResult, error) {
 	img, err := s.imageOf(ctx, sb.ImageID)
 	if err != nil {
 		return RestoreResult{}, err
@@ -276,13 +285,28 @@ func (s *Service) restoreStopped(ctx context.Context, sb Sandbox, cp Checkpoint)
 	if next.State == StateFailed {
 		next.State, next.Reason = StateStopped, ""
 	}
+	done := commit{Sandbox: next, Checkpoint: kept, Event: "sandbox.restored", Data: map[string]any{"checkpoint": cp.ID}}
+	if processes {
+		done.Sandbox.Asleep, done.Processes = cp.ID, asleep(revived(cp, sb.ID))
+	}
 	err = s.update(ctx, func(tx Tx) error {
-		return s.write(tx, "", commit{Sandbox: next, Checkpoint: kept, Event: "sandbox.restored", Data: map[string]any{"checkpoint": cp.ID}})
+		// The checkpoint cannot be deleted between this look and the record that keeps it.
+		if processes {
+			if _, err := tx.Checkpoint(cp.ID); err != nil {
+				return err
+			}
+		}
+		if err := s.loseAsleep(tx, sb); err != nil {
+			return err
+		}
+		return s.write(tx, "", done)
 	})
 	if err != nil {
 		return RestoreResult{}, err
 	}
-	return s.restored(ctx, next, kept, nil, 0), nil
+	res := s.restored(ctx, done.Sandbox, kept, nil, 0)
+	res.Processes = processes
+	return res, nil
 }
 
 // restorePaths puts back only some paths. Processes go on. What was there is

@@ -16,6 +16,7 @@ type Options struct {
 	Store      Store
 	Layers     Layers
 	Containers Containers
+	Dumps      Dumps
 	Log        *slog.Logger
 	Now        func() time.Time
 	NewID      func(prefix string) string // e.g. "sbx" gives "sbx_01J..."
@@ -191,6 +192,8 @@ func Failpoints() []string {
 		"checkpoint.journalled", "checkpoint.prepared", "checkpoint.frozen", "checkpoint.attached", "checkpoint.thawed", "checkpoint.committed",
 		"copy.frozen", "copy.captured", "copy.committed",
 		"restore.journalled", "restore.prepared", "restore.killed", "restore.attached", "restore.committed",
+		"dump.prepared", "dump.taken", "sleep.dumped", "sleep.committed",
+		"revive.journalled", "revive.killed", "revive.attached", "revive.restored", "revive.committed",
 		"restore_paths.kept", "restore_paths.removed",
 		"delete.journalled", "delete.destroyed",
 		"delete_checkpoint.committed", "sweep.removed",

@@ -1,6 +1,9 @@
 package sandbox
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // State is where a sandbox is in its life.
 type State string
@@ -80,7 +83,7 @@ type Sandbox struct {
 	Labels     map[string]string
 	Head       string // checkpoint id, "" before the first
 	ForkedFrom string // checkpoint id, "" when created from an image
-	Generation int64  // 1 at creation, plus one at each restore; a fork starts at 1
+	Generation int64  // 1 at creation, plus one at each restore; a fork has its checkpoint's plus one
 	Hostname   string
 	CreatedAt  time.Time
 	UpdatedAt  time.Time
@@ -94,6 +97,13 @@ type Sandbox struct {
 	Below     []string // what is below the upper as checkpoints record it: without Identity, squashed where that was done
 	Captured  string   // last layer copied from this upper, "" when there is none
 	HeadMoved bool     // the head was deleted: Head is its parent, and Below is not Head's stack
+
+	// Revived says that its processes came out of a checkpoint: the command is not to be
+	// started again.
+	Revived bool
+	// Asleep is the checkpoint whose processes come back when the sandbox, which is
+	// stopped, is resumed; "" for none.
+	Asleep string
 }
 
 // Kind says what made a checkpoint.
@@ -142,11 +152,13 @@ type Timings struct {
 type Sizes struct {
 	LayerBytes     int64
 	LayerFiles     int64
+	ProcessBytes   int64 // memory and state of its processes
 	ExclusiveBytes int64
 	SharedBytes    int64
 }
 
-// Checkpoint is an immutable record of a sandbox's files at one instant.
+// Checkpoint is an immutable record of a sandbox's files, and of its processes if they
+// are included, at one instant.
 type Checkpoint struct {
 	ID           string // ckpt_...
 	Name         string
@@ -163,11 +175,14 @@ type Checkpoint struct {
 	Layer        string   // the layer that this checkpoint added, "" when it added none
 	Stack        []string // top first, image layers included, identity and skeleton not
 	Method       Method
-	Processes    bool
-	Reason       string // why processes are not included although asked for
+	Processes    bool      // the processes that ran are part of it
+	Reason       string    // why they are not, although they might have been
+	Images       string    // layer with the processes, "" without
+	ImagesDigest string    // of that layer, known at once: see criu/FORMAT.md
+	Running      []Process // the processes that were started by request and ran
 	Durability   Durability
 	Digest       string   // "sha256:...", of LayerDigests as FORMAT.md says; "" until durable
-	LayerDigests []string // of Stack's manifests when it became durable, top first
+	LayerDigests []string // of the manifests of Layers() when it became durable, in that order
 	Timings      Timings
 	Sizes        Sizes
 	Versions     map[string]string // "cairn", "kernel"
@@ -177,15 +192,26 @@ type Checkpoint struct {
 	Skipped      bool      // in an answer only: nothing had changed and this is the head
 }
 
+// Layers gives all that the checkpoint needs: the layer with its processes, if any, then
+// its stack, top first.
+func (cp Checkpoint) Layers() []string {
+	if cp.Images == "" {
+		return cp.Stack
+	}
+	return slices.Concat([]string{cp.Images}, cp.Stack)
+}
+
 // ProcessState is where an agent process is in its life.
 type ProcessState string
 
 // The process states. Lost means that its exit was not seen, because the
-// sandbox or its stem died with it.
+// sandbox or its stem died with it. Asleep: it is in the checkpoint that its sandbox was
+// stopped with, and goes on when that is resumed.
 const (
 	ProcessRunning ProcessState = "running"
 	ProcessExited  ProcessState = "exited"
 	ProcessLost    ProcessState = "lost"
+	ProcessAsleep  ProcessState = "asleep"
 )
 
 // Process is one command started in a sandbox.

@@ -4,7 +4,7 @@
 #	install.sh [--prefix DIR] [--destdir DIR] [--uninstall]
 #
 #	PREFIX/bin             cairnd, cairn
-#	PREFIX/libexec/cairn   cairn-init, containerd, its shim, runc, criu/
+#	PREFIX/libexec/cairn   cairn-init, cairn-criu, containerd, its shim, runc, criu/
 #	/etc/cairn/cairn.toml  the configuration, if there is none
 #	/etc/systemd/system    cairnd.service
 #
@@ -46,7 +46,7 @@ libexec=$destdir$prefix/libexec/cairn
 etc=$destdir/etc/cairn
 units=$destdir/etc/systemd/system
 programs=(cairnd cairn)
-helpers=(cairn-init containerd containerd-shim-runc-v2 runc)
+helpers=(cairn-init cairn-criu containerd containerd-shim-runc-v2 runc)
 
 # on_host COMMAND...: runs it, unless this is not for the running system.
 on_host() { [ -n "$destdir" ] || "$@"; }

@@ -285,8 +285,11 @@ type ClientInterface interface {
 
 	// CreateCheckpointWithBody Take a checkpoint
 	//
-	// When nothing has changed since the head, the head is answered (200) with `skipped`. Running processes
-	// are not part of a checkpoint yet: `processes` is accepted and answered with false and a `reason`.
+	// Files and, where `processes` says so, everything that runs, as of one instant. With `processes: auto` the
+	// processes are included if there are any and CRIU can dump them; otherwise the files are taken alone and
+	// `reason` says why. With `include` the request fails instead, and the sandbox goes on untouched. When files
+	// are taken alone and nothing has changed since the head, the head is answered (200) with `skipped`.
+	// With `stop` the sandbox is stopped afterwards, which frees its memory; resuming it brings the processes back.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -295,8 +298,11 @@ type ClientInterface interface {
 
 	// CreateCheckpoint Take a checkpoint
 	//
-	// When nothing has changed since the head, the head is answered (200) with `skipped`. Running processes
-	// are not part of a checkpoint yet: `processes` is accepted and answered with false and a `reason`.
+	// Files and, where `processes` says so, everything that runs, as of one instant. With `processes: auto` the
+	// processes are included if there are any and CRIU can dump them; otherwise the files are taken alone and
+	// `reason` says why. With `include` the request fails instead, and the sandbox goes on untouched. When files
+	// are taken alone and nothing has changed since the head, the head is answered (200) with `skipped`.
+	// With `stop` the sandbox is stopped afterwards, which frees its memory; resuming it brings the processes back.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -482,9 +488,12 @@ type ClientInterface interface {
 
 	// RestoreSandboxWithBody Put a sandbox back to a checkpoint, in place
 	//
-	// Running processes are ended and the configured command is started again. What was there is first kept
-	// as an automatic checkpoint, `undo`, unless nothing had changed. With `paths` only those are put back,
-	// processes go on and the head stays.
+	// Running processes are ended. Those of the checkpoint go on where they were, if it has them and `processes`
+	// is not `exclude`; otherwise the configured command is started again. A process that is in the checkpoint and
+	// still runs keeps its id, and whoever follows or is attached to it stays so. The files that were there are
+	// first kept as an automatic checkpoint, `undo`, unless nothing had changed. With `paths` only those are put
+	// back, processes go on and the head stays. If the processes cannot be brought back the sandbox is left
+	// stopped, with the files that it had.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -493,9 +502,12 @@ type ClientInterface interface {
 
 	// RestoreSandbox Put a sandbox back to a checkpoint, in place
 	//
-	// Running processes are ended and the configured command is started again. What was there is first kept
-	// as an automatic checkpoint, `undo`, unless nothing had changed. With `paths` only those are put back,
-	// processes go on and the head stays.
+	// Running processes are ended. Those of the checkpoint go on where they were, if it has them and `processes`
+	// is not `exclude`; otherwise the configured command is started again. A process that is in the checkpoint and
+	// still runs keeps its id, and whoever follows or is attached to it stays so. The files that were there are
+	// first kept as an automatic checkpoint, `undo`, unless nothing had changed. With `paths` only those are put
+	// back, processes go on and the head stays. If the processes cannot be brought back the sandbox is left
+	// stopped, with the files that it had.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -503,6 +515,8 @@ type ClientInterface interface {
 	RestoreSandbox(ctx context.Context, sandboxId SandboxIDParam, params *RestoreSandboxParams, body RestoreSandboxJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// ResumeSandbox Let a paused sandbox go on, or bring a stopped one back
+	//
+	// A sandbox that a checkpoint stopped comes back with its processes.
 	//
 	// Corresponds with POST /v1/sandboxes/{sandbox_id}/resume (the `ResumeSandbox` operationId).
 	ResumeSandbox(ctx context.Context, sandboxId SandboxIDParam, params *ResumeSandboxParams, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -1001,8 +1015,11 @@ func (c *Client) ListSandboxCheckpoints(ctx context.Context, sandboxId SandboxID
 
 // CreateCheckpointWithBody Take a checkpoint
 //
-// When nothing has changed since the head, the head is answered (200) with `skipped`. Running processes
-// are not part of a checkpoint yet: `processes` is accepted and answered with false and a `reason`.
+// Files and, where `processes` says so, everything that runs, as of one instant. With `processes: auto` the
+// processes are included if there are any and CRIU can dump them; otherwise the files are taken alone and
+// `reason` says why. With `include` the request fails instead, and the sandbox goes on untouched. When files
+// are taken alone and nothing has changed since the head, the head is answered (200) with `skipped`.
+// With `stop` the sandbox is stopped afterwards, which frees its memory; resuming it brings the processes back.
 //
 // Takes any type of body and a specified content type.
 //
@@ -1021,8 +1038,11 @@ func (c *Client) CreateCheckpointWithBody(ctx context.Context, sandboxId Sandbox
 
 // CreateCheckpoint Take a checkpoint
 //
-// When nothing has changed since the head, the head is answered (200) with `skipped`. Running processes
-// are not part of a checkpoint yet: `processes` is accepted and answered with false and a `reason`.
+// Files and, where `processes` says so, everything that runs, as of one instant. With `processes: auto` the
+// processes are included if there are any and CRIU can dump them; otherwise the files are taken alone and
+// `reason` says why. With `include` the request fails instead, and the sandbox goes on untouched. When files
+// are taken alone and nothing has changed since the head, the head is answered (200) with `skipped`.
+// With `stop` the sandbox is stopped afterwards, which frees its memory; resuming it brings the processes back.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -1408,9 +1428,12 @@ func (c *Client) WaitProcess(ctx context.Context, sandboxId SandboxIDParam, exec
 
 // RestoreSandboxWithBody Put a sandbox back to a checkpoint, in place
 //
-// Running processes are ended and the configured command is started again. What was there is first kept
-// as an automatic checkpoint, `undo`, unless nothing had changed. With `paths` only those are put back,
-// processes go on and the head stays.
+// Running processes are ended. Those of the checkpoint go on where they were, if it has them and `processes`
+// is not `exclude`; otherwise the configured command is started again. A process that is in the checkpoint and
+// still runs keeps its id, and whoever follows or is attached to it stays so. The files that were there are
+// first kept as an automatic checkpoint, `undo`, unless nothing had changed. With `paths` only those are put
+// back, processes go on and the head stays. If the processes cannot be brought back the sandbox is left
+// stopped, with the files that it had.
 //
 // Takes any type of body and a specified content type.
 //
@@ -1429,9 +1452,12 @@ func (c *Client) RestoreSandboxWithBody(ctx context.Context, sandboxId SandboxID
 
 // RestoreSandbox Put a sandbox back to a checkpoint, in place
 //
-// Running processes are ended and the configured command is started again. What was there is first kept
-// as an automatic checkpoint, `undo`, unless nothing had changed. With `paths` only those are put back,
-// processes go on and the head stays.
+// Running processes are ended. Those of the checkpoint go on where they were, if it has them and `processes`
+// is not `exclude`; otherwise the configured command is started again. A process that is in the checkpoint and
+// still runs keeps its id, and whoever follows or is attached to it stays so. The files that were there are
+// first kept as an automatic checkpoint, `undo`, unless nothing had changed. With `paths` only those are put
+// back, processes go on and the head stays. If the processes cannot be brought back the sandbox is left
+// stopped, with the files that it had.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -1449,6 +1475,8 @@ func (c *Client) RestoreSandbox(ctx context.Context, sandboxId SandboxIDParam, p
 }
 
 // ResumeSandbox Let a paused sandbox go on, or bring a stopped one back
+//
+// A sandbox that a checkpoint stopped comes back with its processes.
 //
 // Corresponds with POST /v1/sandboxes/{sandbox_id}/resume (the `ResumeSandbox` operationId).
 func (c *Client) ResumeSandbox(ctx context.Context, sandboxId SandboxIDParam, params *ResumeSandboxParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -4358,8 +4386,11 @@ type ClientWithResponsesInterface interface {
 
 	// CreateCheckpointWithBodyWithResponse Take a checkpoint
 	//
-	// When nothing has changed since the head, the head is answered (200) with `skipped`. Running processes
-	// are not part of a checkpoint yet: `processes` is accepted and answered with false and a `reason`.
+	// Files and, where `processes` says so, everything that runs, as of one instant. With `processes: auto` the
+	// processes are included if there are any and CRIU can dump them; otherwise the files are taken alone and
+	// `reason` says why. With `include` the request fails instead, and the sandbox goes on untouched. When files
+	// are taken alone and nothing has changed since the head, the head is answered (200) with `skipped`.
+	// With `stop` the sandbox is stopped afterwards, which frees its memory; resuming it brings the processes back.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -4368,8 +4399,11 @@ type ClientWithResponsesInterface interface {
 
 	// CreateCheckpointWithResponse Take a checkpoint
 	//
-	// When nothing has changed since the head, the head is answered (200) with `skipped`. Running processes
-	// are not part of a checkpoint yet: `processes` is accepted and answered with false and a `reason`.
+	// Files and, where `processes` says so, everything that runs, as of one instant. With `processes: auto` the
+	// processes are included if there are any and CRIU can dump them; otherwise the files are taken alone and
+	// `reason` says why. With `include` the request fails instead, and the sandbox goes on untouched. When files
+	// are taken alone and nothing has changed since the head, the head is answered (200) with `skipped`.
+	// With `stop` the sandbox is stopped afterwards, which frees its memory; resuming it brings the processes back.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -4573,9 +4607,12 @@ type ClientWithResponsesInterface interface {
 
 	// RestoreSandboxWithBodyWithResponse Put a sandbox back to a checkpoint, in place
 	//
-	// Running processes are ended and the configured command is started again. What was there is first kept
-	// as an automatic checkpoint, `undo`, unless nothing had changed. With `paths` only those are put back,
-	// processes go on and the head stays.
+	// Running processes are ended. Those of the checkpoint go on where they were, if it has them and `processes`
+	// is not `exclude`; otherwise the configured command is started again. A process that is in the checkpoint and
+	// still runs keeps its id, and whoever follows or is attached to it stays so. The files that were there are
+	// first kept as an automatic checkpoint, `undo`, unless nothing had changed. With `paths` only those are put
+	// back, processes go on and the head stays. If the processes cannot be brought back the sandbox is left
+	// stopped, with the files that it had.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -4584,9 +4621,12 @@ type ClientWithResponsesInterface interface {
 
 	// RestoreSandboxWithResponse Put a sandbox back to a checkpoint, in place
 	//
-	// Running processes are ended and the configured command is started again. What was there is first kept
-	// as an automatic checkpoint, `undo`, unless nothing had changed. With `paths` only those are put back,
-	// processes go on and the head stays.
+	// Running processes are ended. Those of the checkpoint go on where they were, if it has them and `processes`
+	// is not `exclude`; otherwise the configured command is started again. A process that is in the checkpoint and
+	// still runs keeps its id, and whoever follows or is attached to it stays so. The files that were there are
+	// first kept as an automatic checkpoint, `undo`, unless nothing had changed. With `paths` only those are put
+	// back, processes go on and the head stays. If the processes cannot be brought back the sandbox is left
+	// stopped, with the files that it had.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -4594,6 +4634,8 @@ type ClientWithResponsesInterface interface {
 	RestoreSandboxWithResponse(ctx context.Context, sandboxId SandboxIDParam, params *RestoreSandboxParams, body RestoreSandboxJSONRequestBody, reqEditors ...RequestEditorFn) (*RestoreSandboxResponse, error)
 
 	// ResumeSandboxWithResponse Let a paused sandbox go on, or bring a stopped one back
+	//
+	// A sandbox that a checkpoint stopped comes back with its processes.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -7077,8 +7119,11 @@ func (c *ClientWithResponses) ListSandboxCheckpointsWithResponse(ctx context.Con
 
 // CreateCheckpointWithBodyWithResponse Take a checkpoint
 //
-// When nothing has changed since the head, the head is answered (200) with `skipped`. Running processes
-// are not part of a checkpoint yet: `processes` is accepted and answered with false and a `reason`.
+// Files and, where `processes` says so, everything that runs, as of one instant. With `processes: auto` the
+// processes are included if there are any and CRIU can dump them; otherwise the files are taken alone and
+// `reason` says why. With `include` the request fails instead, and the sandbox goes on untouched. When files
+// are taken alone and nothing has changed since the head, the head is answered (200) with `skipped`.
+// With `stop` the sandbox is stopped afterwards, which frees its memory; resuming it brings the processes back.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -7093,8 +7138,11 @@ func (c *ClientWithResponses) CreateCheckpointWithBodyWithResponse(ctx context.C
 
 // CreateCheckpointWithResponse Take a checkpoint
 //
-// When nothing has changed since the head, the head is answered (200) with `skipped`. Running processes
-// are not part of a checkpoint yet: `processes` is accepted and answered with false and a `reason`.
+// Files and, where `processes` says so, everything that runs, as of one instant. With `processes: auto` the
+// processes are included if there are any and CRIU can dump them; otherwise the files are taken alone and
+// `reason` says why. With `include` the request fails instead, and the sandbox goes on untouched. When files
+// are taken alone and nothing has changed since the head, the head is answered (200) with `skipped`.
+// With `stop` the sandbox is stopped afterwards, which frees its memory; resuming it brings the processes back.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -7418,9 +7466,12 @@ func (c *ClientWithResponses) WaitProcessWithResponse(ctx context.Context, sandb
 
 // RestoreSandboxWithBodyWithResponse Put a sandbox back to a checkpoint, in place
 //
-// Running processes are ended and the configured command is started again. What was there is first kept
-// as an automatic checkpoint, `undo`, unless nothing had changed. With `paths` only those are put back,
-// processes go on and the head stays.
+// Running processes are ended. Those of the checkpoint go on where they were, if it has them and `processes`
+// is not `exclude`; otherwise the configured command is started again. A process that is in the checkpoint and
+// still runs keeps its id, and whoever follows or is attached to it stays so. The files that were there are
+// first kept as an automatic checkpoint, `undo`, unless nothing had changed. With `paths` only those are put
+// back, processes go on and the head stays. If the processes cannot be brought back the sandbox is left
+// stopped, with the files that it had.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -7435,9 +7486,12 @@ func (c *ClientWithResponses) RestoreSandboxWithBodyWithResponse(ctx context.Con
 
 // RestoreSandboxWithResponse Put a sandbox back to a checkpoint, in place
 //
-// Running processes are ended and the configured command is started again. What was there is first kept
-// as an automatic checkpoint, `undo`, unless nothing had changed. With `paths` only those are put back,
-// processes go on and the head stays.
+// Running processes are ended. Those of the checkpoint go on where they were, if it has them and `processes`
+// is not `exclude`; otherwise the configured command is started again. A process that is in the checkpoint and
+// still runs keeps its id, and whoever follows or is attached to it stays so. The files that were there are
+// first kept as an automatic checkpoint, `undo`, unless nothing had changed. With `paths` only those are put
+// back, processes go on and the head stays. If the processes cannot be brought back the sandbox is left
+// stopped, with the files that it had.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -7451,6 +7505,8 @@ func (c *ClientWithResponses) RestoreSandboxWithResponse(ctx context.Context, sa
 }
 
 // ResumeSandboxWithResponse Let a paused sandbox go on, or bring a stopped one back
+//
+// A sandbox that a checkpoint stopped comes back with its processes.
 //
 // Returns a wrapper object for the known response body format(s).
 //

@@ -279,6 +279,7 @@ func (e Network) Valid() bool {
 
 // Defines values for ProcessState.
 const (
+	ProcessStateAsleep  ProcessState = "asleep"
 	ProcessStateExited  ProcessState = "exited"
 	ProcessStateLost    ProcessState = "lost"
 	ProcessStateRunning ProcessState = "running"
@@ -287,6 +288,8 @@ const (
 // Valid indicates whether the value is a known member of the ProcessState enum.
 func (e ProcessState) Valid() bool {
 	switch e {
+	case ProcessStateAsleep:
+		return true
 	case ProcessStateExited:
 		return true
 	case ProcessStateLost:
@@ -467,7 +470,7 @@ type Checkpoint struct {
 	// Processes Running processes are part of it.
 	Processes bool `json:"processes"`
 
-	// Reason Why they are not although asked for.
+	// Reason Why they are not although they might have been.
 	Reason  string `json:"reason"`
 	Sandbox string `json:"sandbox"`
 
@@ -546,6 +549,9 @@ type CreateCheckpoint struct {
 
 	// Processes Whether running processes are part of it.
 	Processes *Processes `json:"processes,omitempty"`
+
+	// Stop Leave the sandbox stopped. Fails where processes are to be included and cannot be, with `auto` too.
+	Stop *bool `json:"stop,omitempty"`
 
 	// Wait What to wait for.
 	Wait *CreateCheckpointWait `json:"wait,omitempty"`
@@ -925,10 +931,12 @@ type Process struct {
 	Main bool `json:"main"`
 
 	// Pid Inside the sandbox.
-	Pid       int          `json:"pid"`
-	SandboxId string       `json:"sandbox_id"`
-	Signal    string       `json:"signal"`
-	StartedAt Time         `json:"started_at"`
+	Pid       int    `json:"pid"`
+	SandboxId string `json:"sandbox_id"`
+	Signal    string `json:"signal"`
+	StartedAt Time   `json:"started_at"`
+
+	// State Lost: its end was not seen. Asleep: it is in the checkpoint that its sandbox was stopped with, and goes on when that is resumed.
 	State     ProcessState `json:"state"`
 	TimedOut  bool         `json:"timed_out"`
 	Truncated bool         `json:"truncated"`
@@ -938,7 +946,7 @@ type Process struct {
 	User string `json:"user"`
 }
 
-// ProcessState defines model for Process.State.
+// ProcessState Lost: its end was not seen. Asleep: it is in the checkpoint that its sandbox was stopped with, and goes on when that is resumed.
 type ProcessState string
 
 // ProcessList defines model for ProcessList.
@@ -1000,6 +1008,8 @@ type Restore struct {
 
 // RestoredSandbox defines model for RestoredSandbox.
 type RestoredSandbox struct {
+	// Asleep Id of the checkpoint whose processes come back when it is resumed; empty for none.
+	Asleep    string            `json:"asleep"`
 	Command   []string          `json:"command"`
 	CreatedAt Time              `json:"created_at"`
 	Cwd       string            `json:"cwd"`
@@ -1008,7 +1018,7 @@ type RestoredSandbox struct {
 	// ForkedFrom Id of a checkpoint; empty when made from an image.
 	ForkedFrom string `json:"forked_from"`
 
-	// Generation 1 at first, plus one at each restore.
+	// Generation 1 at first, plus one at each restore. A fork has that of its checkpoint plus one. Programs read it in /run/cairn/generation.
 	Generation int64 `json:"generation"`
 
 	// Head Id of the checkpoint that its present work started from; empty before the first.
@@ -1026,6 +1036,9 @@ type RestoredSandbox struct {
 	// Network none: loopback only. egress: out through NAT.
 	Network Network `json:"network"`
 
+	// Processes Those of the checkpoint go on, at once or, in a stopped sandbox, when it is resumed.
+	Processes bool `json:"processes"`
+
 	// Reason Why it is paused, stopped or failed, when not by request.
 	Reason string `json:"reason"`
 
@@ -1034,7 +1047,7 @@ type RestoredSandbox struct {
 	State     SandboxState `json:"state"`
 	Timings   Timings      `json:"timings"`
 
-	// Undo Checkpoint that keeps what was there before; empty when nothing had changed.
+	// Undo Checkpoint that keeps the files that were there before; empty when nothing had changed.
 	Undo      string `json:"undo"`
 	UpdatedAt Time   `json:"updated_at"`
 	User      string `json:"user"`
@@ -1042,6 +1055,8 @@ type RestoredSandbox struct {
 
 // Sandbox defines model for Sandbox.
 type Sandbox struct {
+	// Asleep Id of the checkpoint whose processes come back when it is resumed; empty for none.
+	Asleep    string            `json:"asleep"`
 	Command   []string          `json:"command"`
 	CreatedAt Time              `json:"created_at"`
 	Cwd       string            `json:"cwd"`
@@ -1050,7 +1065,7 @@ type Sandbox struct {
 	// ForkedFrom Id of a checkpoint; empty when made from an image.
 	ForkedFrom string `json:"forked_from"`
 
-	// Generation 1 at first, plus one at each restore.
+	// Generation 1 at first, plus one at each restore. A fork has that of its checkpoint plus one. Programs read it in /run/cairn/generation.
 	Generation int64 `json:"generation"`
 
 	// Head Id of the checkpoint that its present work started from; empty before the first.
@@ -1101,7 +1116,10 @@ type Sizes struct {
 	ExclusiveBytes int64 `json:"exclusive_bytes"`
 	LayerBytes     int64 `json:"layer_bytes"`
 	LayerFiles     int64 `json:"layer_files"`
-	SharedBytes    int64 `json:"shared_bytes"`
+
+	// ProcessBytes Memory and state of its processes.
+	ProcessBytes int64 `json:"process_bytes"`
+	SharedBytes  int64 `json:"shared_bytes"`
 }
 
 // Stream defines model for Stream.

@@ -26,6 +26,9 @@ type dumping struct {
 	err     error
 	marks   map[string]int64
 	begun   time.Time
+
+	ends     bool                         // the tree is ended by the dump
+	complete func() ([]frame.File, error) // makes the images what a restore takes
 }
 
 // PostDump is called when the tree is dumped and stands still.
@@ -37,7 +40,14 @@ func (d *dumping) PostDump() error {
 	}
 	checked := make(chan error, 1)
 	go func() { checked <- d.tree.check(d.root, d.filters) }()
-	err := d.c.ask(frame.Event{Kind: frame.Stopped})
+	e := frame.Event{Kind: frame.Stopped}
+	if d.ends { // right after: the images are completed before anybody is asked
+		if e.Files, d.err = d.complete(); d.err != nil {
+			<-checked
+			return d.err
+		}
+	}
+	err := d.c.ask(e)
 	d.err = errors.Join(<-checked, err)
 	d.marks["captured"] = time.Since(d.begun).Microseconds()
 	return d.err
@@ -79,7 +89,19 @@ func dump(c *conn, s frame.Setup) frame.Event {
 		return failed(err)
 	}
 	defer t.Close()
-	d := &dumping{c: c, tree: t, files: w.files, root: q.Root, filters: len(filters), marks: map[string]int64{}, begun: time.Now()}
+	images := os.NewFile(frame.FDHostImages, "images")
+	defer images.Close()
+	complete := func() ([]frame.File, error) {
+		if err := addFilters(images, filters); err != nil {
+			return nil, fmt.Errorf("add the system call filters to the images: %w", err)
+		}
+		files, err := freeSizes(images, q.External)
+		if err != nil {
+			return nil, fmt.Errorf("edit the list of files: %w", err)
+		}
+		return files, nil
+	}
+	d := &dumping{c: c, tree: t, files: w.files, root: q.Root, filters: len(filters), marks: map[string]int64{}, begun: time.Now(), ends: !q.LeaveRunning, complete: complete}
 	err = w.Dump(dumpOptions(q), d)
 	d.marks["answered"] = time.Since(d.begun).Microseconds()
 	end := w.end()
@@ -88,13 +110,10 @@ func dump(c *conn, s frame.Setup) frame.Event {
 		return d.failed(err, end, w, q, s)
 	}
 	e := frame.Event{Micros: d.marks}
-	images := os.NewFile(frame.FDHostImages, "images")
-	defer images.Close()
-	if err := addFilters(images, filters); err != nil {
-		return failed(fmt.Errorf("add the system call filters to the images: %w", err))
-	}
-	if e.Files, err = freeSizes(images, q.External); err != nil {
-		return failed(fmt.Errorf("edit the list of files: %w", err))
+	if q.LeaveRunning {
+		if e.Files, err = complete(); err != nil {
+			return failed(err)
+		}
 	}
 	if e.Dump, err = readStats(images); err != nil {
 		return failed(fmt.Errorf("read CRIU's figures: %w", err))

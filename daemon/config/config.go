@@ -45,7 +45,7 @@ type API struct {
 // Containerd says which containerd to use.
 type Containerd struct {
 	Address  string `toml:"address" comment:"Socket of a containerd that runs; empty: the daemon supervises its own."`
-	Binaries string `toml:"binaries" comment:"Directory of containerd, containerd-shim-runc-v2, runc and cairn-init; empty: beside cairnd, or ../libexec/cairn."`
+	Binaries string `toml:"binaries" comment:"Directory of containerd, containerd-shim-runc-v2, runc, cairn-init, cairn-criu and criu/; empty: beside cairnd, or ../libexec/cairn."`
 }
 
 // Pool is about layers.

@@ -25,7 +25,7 @@ func (t *tx) DeleteLayer(id string) error {
 // references are the fields of any record that name layers.
 type references struct {
 	Upper, Identity, Captured, Layer, Images string
-	Base, Below, Stack, Layers       []string
+	Base, Below, Stack, Layers               []string
 }
 
 // LayersInUse reads the references out of the records themselves. That costs

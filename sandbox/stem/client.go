@@ -39,7 +39,8 @@ type Options struct {
 // Client talks to the stem of one sandbox. It is safe for concurrent use.
 type Client struct {
 	opts     Options
-	uid, gid int // owner of the directory: the sandbox's root
+	uid, gid int           // owner of the directory: the sandbox's root
+	tick     time.Duration // safetyTick
 
 	gate *gate
 
@@ -66,7 +67,7 @@ func Open(path string, o Options) (*Client, error) {
 		unix.Close(fd)
 		return nil, &Error{Code: Internal, Op: "open", Err: err}
 	}
-	return &Client{opts: o, gate: newGate(), dir: fd, suspended: map[string]int{}, uid: int(st.Uid), gid: int(st.Gid)}, nil
+	return &Client{opts: o, gate: newGate(), tick: safetyTick, dir: fd, suspended: map[string]int{}, uid: int(st.Uid), gid: int(st.Gid)}, nil
 }
 
 // Close lets go of the directory. The sandbox and its processes are not touched.
@@ -266,15 +267,17 @@ func (c *Client) Start(ctx context.Context, r Request) (Started, error) {
 	if _, err := wire.ParseStart(payload); err != nil {
 		return Started{}, &Error{Code: BadRequest, Op: op, Err: errors.New("an empty command, or a NUL byte in a string")}
 	}
-	if err := c.prepare(op, r.ID, r.Stdin); err != nil {
-		if !errors.Is(err, Exists) {
-			c.discard(r.ID)
+	if r.Stdin != nil {
+		if err := c.prepare(op, r.ID, r.Stdin); err != nil {
+			if !errors.Is(err, Exists) {
+				c.discard(r.ID)
+			}
+			return Started{}, err
 		}
-		return Started{}, err
 	}
 	answer, err := c.call(ctx, op, wire.KindStart, payload)
 	if err != nil {
-		if code := CodeOf(err); code != Unreachable && code != Protocol {
+		if code := CodeOf(err); code != Unreachable && code != Protocol && code != Exists {
 			c.discard(r.ID)
 		}
 		return Started{}, err

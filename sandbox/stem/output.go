@@ -247,7 +247,7 @@ func (c *Client) watch(ctx context.Context, op, id string, look func() (bool, er
 	sub := c.opts.Watcher.subscribe(fd)
 	unix.Close(fd)
 	defer sub.close()
-	tick := time.NewTicker(safetyTick)
+	tick := time.NewTicker(c.tick)
 	defer tick.Stop()
 	for {
 		done, err := look()

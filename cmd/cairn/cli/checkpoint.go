@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"cairn/api/client"
 	"cairn/api/types"
@@ -12,11 +13,15 @@ import (
 func (a *app) checkpointCommand() *cobra.Command {
 	var name, notes, processes string
 	var labels []string
-	var durable bool
+	var durable, stop bool
 	c := &cobra.Command{
 		Use: "checkpoint SANDBOX", Short: "Take a checkpoint of a sandbox",
-		Long:    "Take a checkpoint and print its id. When nothing has changed since the head, the head is printed and no new one is taken.",
-		Example: "  cairn checkpoint alice --name good --durable",
+		Long: `Take a checkpoint and print its id. The processes that run are part of it, if there
+are any and they can be; --processes=include fails where they cannot, exclude leaves
+them out. When only files are taken and nothing has changed since the head, the head is
+printed and no new checkpoint is taken. With --stop the sandbox is stopped afterwards;
+"cairn resume" brings it back with its processes.`,
+		Example: "  cairn checkpoint alice --name good --durable\n  cairn checkpoint alice --processes=include --stop",
 		Args:    cobra.ExactArgs(1), ValidArgsFunction: a.sandboxThen(nil),
 		RunE: func(c *cobra.Command, args []string) error {
 			l, err := pairs("--label", labels)
@@ -27,6 +32,7 @@ func (a *app) checkpointCommand() *cobra.Command {
 			if durable {
 				r.Wait = new(types.CreateCheckpointWaitDurable)
 			}
+			r.Stop = set(stop)
 			k, err := client.Get[types.Checkpoint](a.client.CreateCheckpoint(c.Context(), args[0], nil, r))
 			if err != nil {
 				return err
@@ -35,6 +41,11 @@ func (a *app) checkpointCommand() *cobra.Command {
 				what := fmt.Sprintf("%s, %s; frozen %.2f ms of %.2f ms", k.Method, k.Durability, k.Timings.FreezeMs, k.Timings.TotalMs)
 				if k.Skipped {
 					what = "nothing had changed"
+				}
+				if k.Processes {
+					what = "with processes, " + what
+				} else if k.Reason != "" {
+					what += "; files only: " + printable(k.Reason)
 				}
 				fmt.Fprintf(a.Err, "%s (%s)\n", printable(k.Sandbox), what)
 				return a.line("%s", k.Id)
@@ -45,18 +56,26 @@ func (a *app) checkpointCommand() *cobra.Command {
 	f.StringVar(&name, "name", "", "name of the checkpoint")
 	f.StringVar(&notes, "notes", "", "notes kept with it")
 	f.StringArrayVarP(&labels, "label", "l", nil, "label KEY=VALUE (repeatable)")
-	f.StringVar(&processes, "processes", "", "auto, include or exclude")
+	processesFlag(f, &processes)
+	f.BoolVar(&stop, "stop", false, "leave the sandbox stopped")
 	f.BoolVar(&durable, "durable", false, "wait until it survives a crash of the host")
 	return c
 }
 
+// processesFlag adds the flag that says what to do about running processes.
+func processesFlag(f *pflag.FlagSet, to *string) {
+	f.StringVar(to, "processes", "", "auto, include or exclude")
+}
+
 func (a *app) restoreCommand() *cobra.Command {
 	var paths []string
+	var processes string
 	var verify bool
 	c := &cobra.Command{
 		Use: "restore SANDBOX CHECKPOINT", Short: "Put a sandbox back to a checkpoint, in place",
-		Long: `Put a sandbox back to a checkpoint. Running processes are ended. What was there is
-kept as a checkpoint of its own, whose id is printed, unless nothing had changed.
+		Long: `Put a sandbox back to a checkpoint. Running processes are ended; those of the checkpoint
+go on, if it has them. The files that were there are kept as a checkpoint of their own,
+whose id is printed, unless nothing had changed.
 With --path only those files and directories are put back, and processes go on.`,
 		Example: "  cairn restore alice good\n  cairn restore alice good --path /app/src --path /etc/hosts",
 		Args:    cobra.ExactArgs(2), ValidArgsFunction: a.sandboxThen(a.completeCheckpoints),
@@ -65,7 +84,7 @@ With --path only those files and directories are put back, and processes go on.`
 			if err != nil {
 				return err
 			}
-			r := types.Restore{Checkpoint: id, Verify: set(verify)}
+			r := types.Restore{Checkpoint: id, Processes: set(types.Processes(processes)), Verify: set(verify)}
 			if len(paths) > 0 {
 				r.Paths = &paths
 			}
@@ -74,7 +93,11 @@ With --path only those files and directories are put back, and processes go on.`
 				return err
 			}
 			return a.show(res, func() error {
-				fmt.Fprintf(a.Err, "%s restored in %.2f ms\n", printable(res.Name), res.Timings.TotalMs)
+				what := ""
+				if res.Processes {
+					what = " with its processes"
+				}
+				fmt.Fprintf(a.Err, "%s restored%s in %.2f ms\n", printable(res.Name), what, res.Timings.TotalMs)
 				if res.Undo == "" {
 					return nil
 				}
@@ -82,6 +105,7 @@ With --path only those files and directories are put back, and processes go on.`
 			})
 		},
 	}
+	processesFlag(c.Flags(), &processes)
 	c.Flags().StringArrayVar(&paths, "path", nil, "put back only this path (repeatable)")
 	c.Flags().BoolVar(&verify, "verify", false, "check every byte of the checkpoint first")
 	return c
@@ -90,16 +114,18 @@ With --path only those files and directories are put back, and processes go on.`
 func (a *app) forkCommand() *cobra.Command {
 	var cfg config
 	var count int
+	var processes string
 	var fromSandbox, verify bool
 	c := &cobra.Command{
 		Use: "fork CHECKPOINT", Short: "Start new sandboxes from a checkpoint",
 		Long: `Start new sandboxes from a checkpoint and print their names. With --now the
-argument is a sandbox, which is forked as it is. With -n above 1 names get -1, -2
+argument is a sandbox, which is forked as it is. The processes of the checkpoint run on
+in each child, if it has them. With -n above 1 names get -1, -2
 and so on appended. Fails when a child could not be made; the others stay.`,
 		Example: "  cairn fork good -n 3 --name try\n  cairn fork --now alice --name bob -e SEED=2",
 		Args:    cobra.ExactArgs(1), ValidArgsFunction: a.completeCheckpoints,
 		RunE: func(c *cobra.Command, args []string) error {
-			r := types.Fork{Count: &count, Name: set(cfg.name), Network: set(types.Network(cfg.network)), Resources: cfg.resources(), Verify: set(verify)}
+			r := types.Fork{Count: &count, Name: set(cfg.name), Network: set(types.Network(cfg.network)), Resources: cfg.resources(), Processes: set(types.Processes(processes)), Verify: set(verify)}
 			var err error
 			if r.Env, r.Labels, err = cfg.maps(); err != nil {
 				return err
@@ -130,6 +156,7 @@ and so on appended. Fails when a child could not be made; the others stay.`,
 	f := c.Flags()
 	f.IntVarP(&count, "count", "n", 1, "how many")
 	f.BoolVar(&fromSandbox, "now", false, "the argument is a sandbox, to be forked as it is")
+	processesFlag(f, &processes)
 	f.BoolVar(&verify, "verify", false, "check every byte of the checkpoint first")
 	cfg.common(f)
 	return c
