@@ -41,7 +41,7 @@ func runInit(dir string) int {
 		logf("close_range: ", err.Error())
 	}
 	leaveLowPIDs()
-	d := &initd{dir: dir, records: records{dir + "/" + wire.DirProcess}, pause: minPause}
+	d := &initd{dir: dir, records: newRecords(dir), pause: minPause}
 	next := time.NewTimer(0)
 	for {
 		select {

@@ -99,6 +99,10 @@ func (s *stem) reapOne() bool {
 		delete(s.byPID, p.pid)
 		delete(s.procs, p.id)
 		p.hangUp()
+		select {
+		case s.idle <- struct{}{}:
+		default:
+		}
 	}
 	e.reap()
 	return true

@@ -9,19 +9,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// records is the directory /run/cairn/p: one directory per process id, made by the host.
-type records struct{ dir string }
+// records is the directory /run/cairn/p: one directory per process id.
+type records struct {
+	dir   string
+	spare string // see makeSpare
+}
+
+func newRecords(runDir string) records {
+	return records{dir: runDir + "/" + wire.DirProcess, spare: runDir + "/" + wire.DirSpare}
+}
 
 func (r records) path(id, name string) string { return r.dir + "/" + id + "/" + name }
 
 // writePID says that pid runs on behalf of id, and takes the room for its status.
 func (r records) writePID(id string, rec wire.PIDRecord) error {
 	var zeros [wire.MaxRecord]byte
-	if err := writeNew(r.path(id, wire.FileStatusNew), zeros[:]); err != nil {
+	if err := write(r.path(id, wire.FileStatusNew), zeros[:]); err != nil {
 		return err
 	}
-	tmp := r.path(id, wire.FilePID+".new")
-	if err := writeNew(tmp, rec.Append(nil)); err != nil {
+	tmp := r.path(id, wire.FilePIDNew)
+	if err := write(tmp, rec.Append(nil)); err != nil {
 		return err
 	}
 	return unix.Rename(tmp, r.path(id, wire.FilePID))
@@ -30,11 +37,8 @@ func (r records) writePID(id string, rec wire.PIDRecord) error {
 // writeStatus makes the status record appear.
 func (r records) writeStatus(id string, s wire.Status) error {
 	tmp := r.path(id, wire.FileStatusNew)
-	text := s.Append(nil)
-	if err := overwrite(tmp, text); err != nil {
-		if err := writeNew(tmp, text); err != nil {
-			return err
-		}
+	if err := write(tmp, s.Append(nil)); err != nil {
+		return err
 	}
 	return unix.Rename(tmp, r.path(id, wire.FileStatus))
 }
@@ -67,6 +71,14 @@ func (r records) unfinished() map[string]wire.PIDRecord {
 	return found
 }
 
+// write gives the file at path that content, in the room it has if it is a regular file.
+func write(path string, content []byte) error {
+	if overwrite(path, content) == nil {
+		return nil
+	}
+	return writeNew(path, content)
+}
+
 // writeNew replaces whatever is at path by a regular file with that content.
 func writeNew(path string, content []byte) error {
 	if err := unix.Unlink(path); err != nil && err != unix.ENOENT {
@@ -87,11 +99,18 @@ func overwrite(path string, content []byte) error {
 		return err
 	}
 	defer unix.Close(fd)
-	if !isRegular(fd) {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
 		return unix.EINVAL
 	}
 	if err := writeAll(fd, content); err != nil {
 		return err
+	}
+	if st.Size <= int64(len(content)) {
+		return nil
 	}
 	return unix.Ftruncate(fd, int64(len(content)))
 }

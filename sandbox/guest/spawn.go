@@ -78,13 +78,19 @@ type streams struct {
 func (p *plan) openStreams(r records, id string) (*streams, error) {
 	s := &streams{fds: [3]int{-1, -1, -1}}
 	err := func() error {
+		fresh, err := r.makeDir(id)
+		if err != nil {
+			return err
+		}
 		for i, name := range []string{wire.FileStdout, wire.FileStderr} {
-			fd, err := unix.Open(r.path(id, name),
-				unix.O_WRONLY|unix.O_APPEND|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+			fd, err := r.makeOutput(id, name, fresh)
 			if err != nil {
 				return err
 			}
 			s.fds[i+1] = fd
+			if p.who.uid == 0 && p.who.gid == 0 {
+				continue // as the stem
+			}
 			if err := unix.Fchown(fd, int(p.who.uid), int(p.who.gid)); err != nil {
 				return err
 			}

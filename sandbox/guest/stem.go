@@ -23,7 +23,8 @@ const (
 type stem struct {
 	dir     string
 	records records
-	oomAdj  bool // its own OOM score is adjusted, so that of its children has to be put back
+	oomAdj  bool          // its own OOM score is adjusted, so that of its children has to be put back
+	idle    chan struct{} // has a notice after a process has ended
 
 	mu       sync.Mutex // guards what follows, and forking against reaping
 	procs    map[string]*process
@@ -51,8 +52,9 @@ func runStem(dir string) int {
 	sig := catchSignals()
 	s := &stem{
 		dir:     dir,
-		records: records{dir + "/" + wire.DirProcess},
+		records: newRecords(dir),
 		oomAdj:  ownOOMAdj(),
+		idle:    make(chan struct{}, 1),
 		procs:   map[string]*process{},
 		byPID:   map[int]*process{},
 	}
@@ -63,6 +65,7 @@ func runStem(dir string) int {
 		return 1
 	}
 	go s.accept(listener)
+	go s.keepSpare()
 	for {
 		select {
 		case <-sig.child:

@@ -94,7 +94,7 @@ func (c *Client) mkdir(op string, parent int, name string) error {
 	return nil
 }
 
-// prepare makes p/<id> and, if stdin is not nil, the file stdin in it.
+// prepare makes p/<id> and the file stdin in it. Without input the stem makes p/<id>.
 func (c *Client) prepare(op, id string, stdin io.Reader) error {
 	parent, err := c.openDir(op, wire.DirProcess)
 	if errors.Is(err, NotFound) {
@@ -110,9 +110,6 @@ func (c *Client) prepare(op, id string, stdin io.Reader) error {
 	defer unix.Close(parent)
 	if err := c.mkdir(op, parent, id); err != nil {
 		return err
-	}
-	if stdin == nil {
-		return nil
 	}
 	fd, err := c.open(op, processPath(id, wire.FileStdin), unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, unix.S_IFREG)
 	if err != nil {
@@ -140,7 +137,7 @@ func (c *Client) discard(id string) {
 	if err != nil {
 		return
 	}
-	for _, name := range []string{wire.FileStdin, wire.FileStdout, wire.FileStderr, wire.FilePID, wire.FileStatusNew, wire.FileStatus} {
+	for _, name := range []string{wire.FileStdin, wire.FileStdout, wire.FileStderr, wire.FilePID, wire.FilePIDNew, wire.FileStatusNew, wire.FileStatus} {
 		_ = unix.Unlinkat(dir, name, 0)
 	}
 	unix.Close(dir)

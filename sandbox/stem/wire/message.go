@@ -15,7 +15,7 @@ const (
 // Size of a terminal in characters.
 type Size struct{ Rows, Cols uint16 }
 
-// Start asks for a process. The directory /run/cairn/p/<ID> exists already.
+// Start asks for a process. With StdinFile the directory /run/cairn/p/<ID> exists already.
 type Start struct {
 	ID    string
 	Argv  []string

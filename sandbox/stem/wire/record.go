@@ -20,6 +20,7 @@ const (
 	FileStdout = "stdout"
 	FileStderr = "stderr"
 	FilePID    = "pid"
+	FilePIDNew = "pid.new"
 	FileStatus = "status"
 	// FileStatusNew has a status record's room taken when the process starts, so that a
 	// full disk can't swallow the status; it becomes FileStatus by rename.
@@ -32,6 +33,7 @@ const (
 	FileLog     = "stem.log"
 	FileNoStem  = "no-stem"
 	DirProcess  = "p"
+	DirSpare    = "spare" // becomes the directory of the next process
 	statusTitle = "cairn-status"
 	pidTitle    = "cairn-pid"
 )
