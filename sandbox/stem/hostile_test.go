@@ -17,6 +17,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// inVain is how long a client tries what can't succeed.
+const inVain = 200 * time.Millisecond
+
 // slot is a slot's directory with no sandbox behind it: the test plays a hostile one.
 type slot struct {
 	*stem.Client
@@ -33,7 +36,7 @@ func newSlot(t *testing.T, o stem.Options) *slot {
 	t.Cleanup(func() { check(t, w.Close()) })
 	o.Watcher = w
 	if o.Timeout == 0 {
-		o.Timeout = 200 * time.Millisecond
+		o.Timeout = testPatience
 	}
 	c, err := stem.Open(dir, o)
 	check(t, err)
@@ -229,7 +232,11 @@ func TestHostileAnswers(t *testing.T) {
 		"pid out of range": {reply(wire.KindOK, "\xff\xff\xff\xff\x7f"), stem.Protocol},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newSlot(t, stem.Options{})
+			o := stem.Options{}
+			if c.send == "" {
+				o.Timeout = inVain
+			}
+			s := newSlot(t, o)
 			s.serve(t, func(conn net.Conn) {
 				// It may go before it has read, or be left before it has written.
 				_, _, _ = wire.ReadFrame(conn, wire.MaxFrame)
@@ -243,7 +250,7 @@ func TestHostileAnswers(t *testing.T) {
 }
 
 func TestNeverAnswers(t *testing.T) {
-	s := newSlot(t, stem.Options{})
+	s := newSlot(t, stem.Options{Timeout: inVain})
 	release := make(chan struct{})
 	s.serve(t, func(net.Conn) { <-release })
 	defer close(release)
@@ -260,6 +267,7 @@ func TestNeverAnswers(t *testing.T) {
 // The status may be written before, while and after the watch is set.
 func TestWaitIsNeverMissed(t *testing.T) {
 	s := newSlot(t, stem.Options{})
+	s.WithoutTick()
 	for i := range 300 {
 		id := fmt.Sprintf("x%d", i)
 		dir := s.dir + "/p/" + id
@@ -272,8 +280,7 @@ func TestWaitIsNeverMissed(t *testing.T) {
 			}
 			wrote <- os.Rename(dir+"/status.new", dir+"/status")
 		}()
-		// Well below the safety tick.
-		ctx, cancel := context.WithTimeout(t.Context(), 800*time.Millisecond)
+		ctx, cancel := context.WithTimeout(t.Context(), testPatience)
 		_, err := s.Wait(ctx, id)
 		cancel()
 		check(t, <-wrote)

@@ -1,6 +1,7 @@
 package stem_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -155,12 +156,14 @@ func TestStemKilledWhileProcessesEnd(t *testing.T) {
 }
 
 func TestHoldStem(t *testing.T) {
-	b := newBox(t, stem.Options{Timeout: 300 * time.Millisecond})
+	b := newBox(t, stem.Options{})
 	stemPID := b.hostPID(t)
 	check(t, b.HoldStem())
 	check(t, unix.Kill(stemPID, unix.SIGKILL))
 	until(t, "the stem to be gone", func() bool { return len(b.inside(t)) == 1 })
-	if _, err := b.Ping(t.Context()); !errors.Is(err, stem.Unreachable) {
+	ctx, cancel := context.WithTimeout(t.Context(), inVain)
+	defer cancel()
+	if _, err := b.Ping(ctx); !errors.Is(err, stem.Unreachable) {
 		t.Fatal(err)
 	}
 	if n := len(b.inside(t)); n != 1 {
@@ -245,20 +248,19 @@ func TestInitSurvivesSignals(t *testing.T) {
 
 func TestInitEnds(t *testing.T) {
 	b := newBox(t, stem.Options{})
-	polite := b.start(t, "sh", "-c", `trap 'exit 3' TERM; echo ready; while :; do sleep 0.01; done`)
-	follow(t, b, polite, "ready\n")
+	asked := b.start(t, "sleep", "1000")
 	deaf := b.start(t, "sh", "-c", `trap '' TERM; echo ready; while :; do sleep 0.01; done`)
 	follow(t, b, deaf, "ready\n")
 	check(t, unix.Kill(b.init, unix.SIGTERM))
 	select {
 	case <-b.done:
-	case <-time.After(10 * time.Second):
+	case <-time.After(testPatience):
 		t.Fatal("PID 1 did not end")
 	}
 	if code := b.cmd.ProcessState.ExitCode(); code != 0 {
 		t.Fatal(code)
 	}
-	if exit, err := b.Exit(polite); err != nil || exit.Code != 3 {
+	if exit, err := b.Exit(asked); err != nil || exit.Signal != 15 {
 		t.Fatal(exit, err)
 	}
 	if exit, err := b.Exit(deaf); err != nil || exit.Signal != 9 {
@@ -294,7 +296,7 @@ func TestBadFrames(t *testing.T) {
 			conn, err := net.Dial("unix", b.io+"/stem.sock")
 			check(t, err)
 			defer conn.Close()
-			check(t, conn.SetDeadline(time.Now().Add(5*time.Second)))
+			check(t, conn.SetDeadline(time.Now().Add(testPatience)))
 			_, err = conn.Write([]byte(c.send))
 			check(t, err)
 			check(t, conn.(*net.UnixConn).CloseWrite())
@@ -310,7 +312,7 @@ func TestBadFrames(t *testing.T) {
 }
 
 func TestManySilentConnections(t *testing.T) {
-	b := newBox(t, stem.Options{Timeout: 30 * time.Second})
+	b := newBox(t, stem.Options{})
 	for range 70 {
 		conn, err := net.Dial("unix", b.io+"/stem.sock")
 		check(t, err)
@@ -318,5 +320,52 @@ func TestManySilentConnections(t *testing.T) {
 	}
 	if res := b.sh(t, "echo served"); res.stdout != "served\n" {
 		t.Fatal(res)
+	}
+}
+
+// Whatever root inside puts in the place of the prepared directory costs one start at most.
+func TestOddSpare(t *testing.T) {
+	b := newBox(t, stem.Options{})
+	before := b.hostPID(t)
+	for _, script := range []string{
+		`rm -rf $s`,
+		`rm -rf $s; mkfifo $s`,
+		`rm -rf $s; ln -s /tmp $s`,
+		`rm -rf $s; echo x > $s`,
+		`mkdir -p $s; rm -f $s/stdout; mkfifo $s/stdout; exec 3<>$s/stdout`,
+		`mkdir -p $s; rm -f $s/stdout $s/stderr; ln -s /etc/passwd $s/stdout; mkdir $s/stderr`,
+		`mkdir -p $s; rm -f $s/pid.new $s/status.new; mkfifo $s/pid.new; mkdir $s/status.new`,
+		`rm -rf $s.new; echo x > $s.new; rm -rf $s`,
+	} {
+		b.sh(t, "s=/run/cairn/spare; "+script)
+		if _, err := b.tryRun(t.Context(), stem.Request{Argv: []string{"true"}}); err != nil {
+			t.Logf("%s: %v", script, err)
+		}
+		if res := b.sh(t, "echo usable"); res.stdout != "usable\n" {
+			t.Fatal(script, res)
+		}
+	}
+	if now := b.hostPID(t); now != before {
+		t.Fatal("the stem was started again")
+	}
+}
+
+// An id is used once, with input and without.
+func TestIDUsedTwice(t *testing.T) {
+	b := newBox(t, stem.Options{})
+	for _, input := range []string{"", "in"} {
+		r := stem.Request{ID: b.newID(), Argv: []string{"sh", "-c", "cat; echo first"}}
+		if input != "" {
+			r.Stdin = strings.NewReader(input)
+		}
+		b.run(t, r)
+		for range 2 {
+			if _, err := b.Start(t.Context(), stem.Request{ID: r.ID, Argv: []string{"true"}}); !errors.Is(err, stem.Exists) {
+				t.Fatal(err)
+			}
+		}
+		if data, _, _, err := b.Output(r.ID, stem.Stdout, 0, 100); err != nil || string(data) != input+"first\n" {
+			t.Fatal(string(data), err)
+		}
 	}
 }

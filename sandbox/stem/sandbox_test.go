@@ -24,7 +24,7 @@ const (
 	rangeBase   = 100000
 	launcherEnv = "STEM_TEST_LAUNCH"
 	// testPatience is how long a test waits for what should come at once.
-	testPatience = 20 * time.Second
+	testPatience = time.Minute
 )
 
 // program is the directory that holds the built cairn-init.
@@ -195,6 +195,9 @@ func newBox(t testing.TB, o stem.Options) *box {
 			t.Logf("PID 1: %v\n%s\nstem:\n%s", b.cmd.ProcessState, b.log, stemLog)
 		}
 	})
+	if o.Timeout == 0 {
+		o.Timeout = testPatience
+	}
 	if o.Watcher == nil {
 		w, err := stem.NewWatcher()
 		check(t, err)
@@ -301,7 +304,7 @@ func check(t testing.TB, err error) {
 // until polls for a condition that no event announces.
 func until(t testing.TB, what string, cond func() bool) {
 	t.Helper()
-	deadline := time.NewTimer(10 * time.Second)
+	deadline := time.NewTimer(testPatience)
 	defer deadline.Stop()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
