@@ -189,14 +189,15 @@ func (d dumps) Restore(ctx context.Context, c sandbox.Container, r sandbox.Dumpe
 	if err := errors.Join(<-verified, container.EndTree(ctx)); err != nil {
 		return err
 	}
+	if err := r.Attach(ctx); err != nil {
+		return err
+	}
+	// Not before: CRIU loads its libraries from a mount that is moved by attaching.
 	p, err := d.c.PrepareRestore(ctx, target, images)
 	if err != nil {
 		return criuError(err)
 	}
 	defer p.Close()
-	if err := r.Attach(ctx); err != nil {
-		return err
-	}
 	if err := d.load(ctx, client, target, images, r.IDs); err != nil {
 		return err
 	}

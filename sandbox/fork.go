@@ -61,6 +61,9 @@ func (s *Service) Fork(ctx context.Context, checkpointID string, r ForkRequest) 
 				name = fmt.Sprintf("%s-%d", r.Name, i+1)
 			}
 			results[i].Sandbox, results[i].Err = s.forkOne(ctx, cp, processes, Sandbox{Name: name, Config: cfg, Labels: maps.Clone(r.Labels)})
+			if err := results[i].Err; err != nil {
+				s.log.WarnContext(ctx, "a child could not be made", "checkpoint", cp.ID, "err", err)
+			}
 			results[i].Timings.TotalMS = milliseconds(time.Since(begin))
 		})
 	}
