@@ -16,7 +16,8 @@
 //     bottom of all and not named.
 //   - To attach a stack is to make it the root of a running container in
 //     place of the one it has.
-//   - A capture is a copy of an upper that stays attached.
+//   - A capture is a copy of an upper that stays attached, and is made while
+//     it is in use.
 //   - To seal a layer is to make it durable and put all that is in it on
 //     record, in a manifest whose SHA-256 identifies it.
 //
@@ -35,6 +36,44 @@
 // All of it happens on threads that end afterwards. A process that starts
 // children with a parent death signal must therefore start them from a
 // thread of their own: the signal is sent when the thread ends.
+//
+// # Capturing
+//
+// A capture copies the upper while processes write to it (StartCapture), and
+// once they stand still goes through it again (Finish) and copies what is new
+// or not known to be what it was: a system call for each entry that did not
+// change. What is the same in the previous capture is linked after they run
+// again (Commit).
+//
+// A copy made while processes run holds for as long as inode, change time,
+// size and mode are those seen before the copy began, because whatever changes
+// an entry gives it another change time then. That needs three things.
+//
+//   - The change time must be older than the beginning of the pass by more
+//     than a tick of the clock that it is taken from. Otherwise the next
+//     change could get the same. What changed later, or in the future, or
+//     while the clock was set back, is left to Finish.
+//   - Nobody may have a file open for writing, at one moment between the look
+//     and the copy. The kernel changes the time before a write, and for a
+//     shared mapping only at the first store to a page that is clean: a write
+//     that is under way, or a store to a page that is dirty already, changes
+//     content later and no time. Who opens the file after that moment has all
+//     its stores and writes ahead, and the first of each changes the time.
+//     Whether a file is open for writing is asked by taking a read lease, so
+//     that no mapping or descriptor is missed, wherever it is. Such a file is
+//     left to Finish.
+//   - The file system must change the time at the first store to a page also
+//     if the page was read before, and of what is renamed. Ext4, XFS and btrfs
+//     do. On others files are always left to Finish, and none is taken to be
+//     unchanged since the previous capture.
+//
+// With nothing running, a file that is open for writing is good for the next
+// capture if its pages are clean: the next store faults.
+//
+// What runs may be hostile. Entries are reached from an open directory by one
+// name, never through a symbolic link; nothing is opened but regular files and
+// directories, without waiting; a pass copies only what was there before it
+// began and goes into each directory once, so that it ends.
 //
 // # Invariants
 //

@@ -188,9 +188,21 @@ func (m *machine) checkpoint(r *rapid.T) {
 
 // take captures the upper and goes on with it.
 func (m *machine) take(r *rapid.T) {
-	tree := m.c.snapshot()
+	ctx := context.Background()
 	id := m.id("c")
-	stats, err := m.p.Capture(context.Background(), m.upper, id, m.capture)
+	taking, err := m.p.StartCapture(ctx, m.upper, id, m.capture)
+	if err != nil {
+		r.Fatal(err)
+	}
+	defer taking.Close()
+	if rapid.Bool().Draw(r, "change during the capture") {
+		m.change(r)
+	}
+	tree := m.c.snapshot()
+	if _, err := taking.Finish(ctx); err != nil {
+		r.Fatal(err)
+	}
+	stats, err := taking.Commit(ctx)
 	if err != nil {
 		r.Fatal(err)
 	}

@@ -38,7 +38,7 @@ func settledBefore(st *unix.Stat_t, limit unix.Timespec) bool {
 // may get the change time of an earlier one.
 type clockStep struct{ offset time.Duration }
 
-const stepTolerance = time.Millisecond
+const stepTolerance = 2 * time.Millisecond
 
 func newClockStep() (clockStep, error) {
 	o, err := clockOffset()
@@ -55,7 +55,7 @@ func (s clockStep) back() (bool, error) {
 // largest of some counts.
 func clockOffset() (time.Duration, error) {
 	var best time.Duration
-	for i := range 3 {
+	for i := range 5 {
 		var real, mono unix.Timespec
 		if err := errors.Join(unix.ClockGettime(unix.CLOCK_REALTIME, &real), unix.ClockGettime(unix.CLOCK_MONOTONIC, &mono)); err != nil {
 			return 0, os.NewSyscallError("clock_gettime", err)
