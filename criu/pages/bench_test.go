@@ -1,7 +1,6 @@
 package pages_test
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -52,7 +51,7 @@ func onDisk(t testing.TB, dirs ...*os.File) int64 {
 	return total
 }
 
-// dumpIdle dumps n times.
+// dumps dumps n times.
 func (b *box) dumps(t testing.TB, c *criu.CRIU, n int) []*os.File {
 	t.Helper()
 	var all []*os.File
@@ -94,15 +93,38 @@ func TestTenDumps(t *testing.T) {
 	}
 }
 
+// scattered is a program with 200 MB of which it changes every fourth page.
+const scattered = `
+import os, mmap, sys
+m = mmap.mmap(-1, 200 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+m[:] = os.urandom(1 << 20) * 200
+print('ready')
+for line in sys.stdin:
+    for i in range(0, len(m), 4 * 4096): m[i] ^= 1
+    print('did', line.strip())
+`
+
 // BenchmarkRestore restores the same dump from plain, compacted and expanded images, in
 // turn, and shows the medians.
 func BenchmarkRestore(bench *testing.B) {
+	for name, program := range map[string]string{"idle": idle, "forked": holder, "scattered": scattered} {
+		bench.Run(name, func(bench *testing.B) { benchmarkRestore(bench, program) })
+	}
+}
+
+func benchmarkRestore(bench *testing.B, program string) {
 	c := newCRIU(bench)
 	b := newBox(bench)
-	b.start(bench, idle)
-	plain := b.dumps(bench, c, 2)
-	full, _ := compact(bench, plain[0], nil)
-	based, _ := compact(bench, plain[1], full)
+	id := b.start(bench, program)
+	plain := b.dumps(bench, c, 1)
+	b.ask(bench, id, "1")
+	plain = append(plain, b.dumps(bench, c, 1)...)
+	full, _ := compact(bench, plain[1], nil)
+	base, _ := compact(bench, plain[0], nil)
+	based, s := compact(bench, plain[1], base)
+	if !s.Based {
+		bench.Fatalf("%+v", s)
+	}
 	packed, expanded := tempDir(bench), tempDir(bench)
 	check(bench, pages.Compress(bench.Context(), plain[1], nil, packed))
 	begun := time.Now()
@@ -122,6 +144,5 @@ func BenchmarkRestore(bench *testing.B) {
 	for _, k := range kinds {
 		slices.Sort(k.times)
 		bench.ReportMetric(float64(k.times[len(k.times)/2].Microseconds())/1000, k.name+"-ms")
-		bench.Log(k.name, fmt.Sprint(k.times))
 	}
 }

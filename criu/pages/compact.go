@@ -101,11 +101,11 @@ func (c *compaction) decide() error {
 		}
 		c.stats.Based = shared > 0 && shared*worthBase >= pages
 	}
-	byID := map[uint64]*plan{}
+	known := &processes{byID: map[uint64]*plan{}, byExe: map[uint32]*plan{}}
 	files := map[uint32]bool{}
 	for _, p := range c.plans {
 		if !c.stats.Based {
-			if err := c.compareWithin(p, byID); err != nil {
+			if err := c.compareWithin(p, known); err != nil {
 				return err
 			}
 		}
@@ -114,9 +114,7 @@ func (c *compaction) decide() error {
 			return &FormatError{File: p.name, Message: "it has the pages file of another one"}
 		}
 		files[p.pagesID] = true
-		if !p.shmem {
-			byID[p.id] = p
-		}
+		known.add(p)
 		c.stats.Pages += p.pages()
 		c.stats.Zero += p.zeros
 		c.stats.Shared += p.shared
@@ -180,15 +178,45 @@ func (c *compaction) compareBase(p *plan, candidates []uint64) error {
 	return c.scanner.scan(c.src, p, nil)
 }
 
-// compareWithin compares a process with the topmost of those it was forked from.
-func (c *compaction) compareWithin(p *plan, known map[uint64]*plan) error {
-	p.from, p.donor = "", nil
-	d := known[c.tree[p.id]]
-	if p.shmem || d == nil {
-		return c.scanner.scan(c.src, p, nil)
+// processes are those that are decided about.
+type processes struct {
+	byID  map[uint64]*plan
+	byExe map[uint32]*plan // the first that runs it
+}
+
+func (k *processes) add(p *plan) {
+	if p.shmem {
+		return
 	}
-	if d.donor != nil {
+	k.byID[p.id] = p
+	if k.byExe[p.exe] == nil {
+		k.byExe[p.exe] = p
+	}
+}
+
+// donor is the process that another one has likely pages of: that which it was forked
+// from or, where that has ended, one that may have been forked from the same. It has all
+// its pages to itself.
+func (k *processes) donor(p *plan, parent uint64) *plan {
+	if p.shmem {
+		return nil
+	}
+	d := k.byID[parent]
+	if d == nil || d.exe != p.exe {
+		d = k.byExe[p.exe]
+	}
+	if d != nil && d.donor != nil {
 		d = d.donor
+	}
+	return d
+}
+
+// compareWithin compares a process with another one of the dump.
+func (c *compaction) compareWithin(p *plan, known *processes) error {
+	p.from, p.donor = "", nil
+	d := known.donor(p, c.tree[p.id])
+	if d == nil {
+		return c.scanner.scan(c.src, p, nil)
 	}
 	other, err := openLevel(c.src, d.name, maxDepth)
 	if err != nil {

@@ -90,6 +90,33 @@ func TestAllZeros(t *testing.T) {
 	}
 }
 
+// Processes that were forked from one another, or from one that has ended, share pages.
+func TestWithinOneDump(t *testing.T) {
+	vmas := []*vma.VmaEntry{area(0x10000, 0x40000, regular, anon)}
+	all := fill(nil, 0x10000, 16, 1)
+	src := makeDump(t, t.TempDir(), []process{
+		{pid: 1, vmas: vmas, pages: all},
+		{pid: 2, ppid: 1, vmas: vmas, pages: fill(fill(nil, 0x10000, 16, 1), 0x10000, 2, 3)},
+		{pid: 3, ppid: 2, vmas: vmas, pages: fill(fill(nil, 0x10000, 16, 1), 0x10000, 3, 0)},
+		{pid: 4, ppid: 77, vmas: vmas, pages: fill(nil, 0x10000, 8, 1)},
+		{pid: 5, ppid: 1, vmas: vmas, pages: fill(fill(nil, 0x20000, 16, 1), 0x10000, 2, 1)}, // less than is worth it
+	}, nil)
+	dst := newDir(t, t.TempDir())
+	s, err := Compact(t.Context(), src, nil, dst)
+	must(t, err)
+	if want := (Stats{Pages: 74, Zero: 3, Shared: 14 + 13 + 8, Own: 16 + 2 + 18, Written: s.Written}); s != want {
+		t.Errorf("%+v, not %+v", s, want)
+	}
+	for _, pid := range []uint64{2, 3, 4} {
+		if got, err := readBack(dst.Name(), mapName(pid, false)); err != nil || got[0x10000+7*pageSize] != 1 {
+			t.Errorf("process %d: %v, %v", pid, got, err)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(dst.Name(), parentDir, "pagemap-5.img")); err == nil {
+		t.Error("CRIU would read process 5 in the slow way for nothing")
+	}
+}
+
 // Half of the pages decide whether a base is used.
 func TestHalf(t *testing.T) {
 	vmas := []*vma.VmaEntry{area(0, 0x100000, regular, anon)}

@@ -22,7 +22,7 @@ const (
 // Below these parts it is not worth it.
 const (
 	worthZero  = 16 // 1/16 of the pages are zero: the file is written anew without them
-	worthShare = 4  // 1/4 of the pages are those of a parent process
+	worthShare = 4  // 1/4 of the pages are those of another process
 	worthBase  = 2  // 1/2 of the pages are those of the base
 )
 
@@ -32,6 +32,7 @@ type plan struct {
 	id    uint64 // of the process or shared object
 	shmem bool
 	spans []span // where pages of zeros may be left out; of a process
+	exe   uint32 // what it runs; of a process
 	from  string // the pagemap that has the shared pages, in the base or in this dump
 	donor *plan  // of from, in this dump
 
@@ -107,11 +108,11 @@ func makePlans(src *os.File, names []string, tree map[uint64]uint64) ([]*plan, e
 		}
 		p := &plan{name: name, id: id, shmem: shmem}
 		if !shmem {
-			all, err := readMappings(src, id)
+			all, exe, err := readMappings(src, id)
 			if err != nil {
 				return nil, err
 			}
-			p.spans = zeroSpans(all)
+			p.spans, p.exe = zeroSpans(all), exe
 			for at, n := id, 0; at != 0 && n <= len(tree); at, n = tree[at], n+1 {
 				depth[p] = n
 			}

@@ -56,20 +56,20 @@ func messages(dir *os.File, name string, fn func([]byte) error) error {
 	return nil
 }
 
-// mappings are those of a process, in ascending order.
+// mappings are those of a process, in ascending order, guard regions last.
 type mappings []*vma.VmaEntry
 
-func readMappings(dir *os.File, pid uint64) (mappings, error) {
-	var all mappings
-	err := messages(dir, fmt.Sprintf("mm-%d.img", pid), func(b []byte) error {
+// readMappings reads them, and which file the process runs: a number in the dump.
+func readMappings(dir *os.File, pid uint64) (all mappings, exe uint32, err error) {
+	err = messages(dir, fmt.Sprintf("mm-%d.img", pid), func(b []byte) error {
 		var m mm.MmEntry
 		if err := proto.Unmarshal(b, &m); err != nil {
 			return err
 		}
-		all = append(all, m.Vmas...)
+		all, exe = append(all, m.Vmas...), m.GetExeFileId()
 		return nil
 	})
-	return all, err
+	return all, exe, err
 }
 
 // readsZero says whether a page that was never written reads as zero in this mapping, and
@@ -137,7 +137,7 @@ type shared struct {
 func readShared(dir *os.File, pids map[uint64]uint64) (shared, error) {
 	s := shared{mapped: map[[2]uint64]uint64{}, memfds: map[string]uint64{}}
 	for pid := range pids {
-		all, err := readMappings(dir, pid)
+		all, _, err := readMappings(dir, pid)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // a zombie
 		}

@@ -167,6 +167,7 @@ func TestSameMemory(t *testing.T) {
 	if out, err := exec.Command("diff", "-r", small.Name(), again.Name()).CombinedOutput(); err != nil {
 		t.Fatalf("expanded images differ: %s", out)
 	}
+	same(t, "elsewhere", m1, f.restored(t, c, small, seed))
 	same(t, "expanded", m1, f.restored(t, c, again, seed))
 	f.ask(t, id, "3")
 }
