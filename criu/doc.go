@@ -31,4 +31,7 @@
 // done, and that there are no filters to be read; the helper reads those of PID 1, as the
 // host's root, and adds them to the images. CRIU also asks for the paths of watched files
 // by their handles, which only the host's root may open: the filter lets the helper answer.
+//
+// What belongs to the container and not to a process is carried by functions of its own:
+// SaveShm and SaveIPC while the tree stands still, RestoreShm and RestoreIPC after Clear.
 package criu

@@ -180,13 +180,8 @@ func ownersOf(pid int) (o owners, err error) {
 // becomeOwner gives the thread the file system ids of the container's root, and lets it
 // keep its capabilities.
 func becomeOwner(o owners) error {
-	const keepCaps = 1 << 2 // SECBIT_NO_SETUID_FIXUP
-	bits, err := unix.PrctlRetInt(unix.PR_GET_SECUREBITS, 0, 0, 0, 0)
-	if err == nil {
-		err = unix.Prctl(unix.PR_SET_SECUREBITS, uintptr(bits|keepCaps), 0, 0, 0)
-	}
-	if err != nil {
-		return fmt.Errorf("keep capabilities: %w", err)
+	if err := keepCapabilities(); err != nil {
+		return err
 	}
 	// These calls report the former id and no error.
 	_, _ = unix.SetfsgidRetGid(int(o.gid.base))
@@ -195,6 +190,19 @@ func becomeOwner(o owners) error {
 	g, _ := unix.SetfsgidRetGid(-1)
 	if u != int(o.uid.base) || g != int(o.gid.base) {
 		return errors.New("the ids of the sandbox's root can't be taken")
+	}
+	return nil
+}
+
+// keepCapabilities lets the thread keep them when its ids change.
+func keepCapabilities() error {
+	const keep = 1 << 2 // SECBIT_NO_SETUID_FIXUP
+	bits, err := unix.PrctlRetInt(unix.PR_GET_SECUREBITS, 0, 0, 0, 0)
+	if err == nil {
+		err = unix.Prctl(unix.PR_SET_SECUREBITS, uintptr(bits|keep), 0, 0, 0)
+	}
+	if err != nil {
+		return fmt.Errorf("keep capabilities: %w", err)
 	}
 	return nil
 }

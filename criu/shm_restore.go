@@ -264,8 +264,13 @@ func (r *shmRestorer) fill(f *os.File, e shmEntry) error {
 	if err := f.Truncate(e.Size); err != nil {
 		return err
 	}
-	for _, x := range e.Data {
-		if x.At < 0 || x.Len < 0 || x.At+x.Len > e.Size {
+	return r.pour(f, e.Data, e.Size)
+}
+
+// pour puts the next content of the data into a file of that size.
+func (r *shmRestorer) pour(f *os.File, parts []extent, size int64) error {
+	for _, x := range parts {
+		if x.At < 0 || x.Len < 0 || x.At > size || x.Len > size-x.At {
 			return damaged(errors.New("content outside of the file"))
 		}
 		n, err := io.CopyBuffer(io.NewOffsetWriter(f, x.At), struct{ io.Reader }{io.LimitReader(r.data, x.Len)}, make([]byte, 1<<20))

@@ -43,7 +43,18 @@ func (s *shmSaver) save(dir *os.File) error {
 	if _, err := dir.Seek(0, io.SeekStart); err != nil {
 		return err
 	}
-	for _, name := range []string{shmIndex, shmData} {
+	if err := s.begin(shmIndex, shmData); err != nil {
+		return err
+	}
+	if err := s.entry(dir, ".", st, 0); err != nil {
+		return err
+	}
+	return s.index.Flush()
+}
+
+// begin makes the two files.
+func (s *shmSaver) begin(names ...string) error {
+	for _, name := range names {
 		fd, err := unix.Openat(int(s.images.Fd()), name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 		if err != nil {
 			return fmt.Errorf("make %s: %w", name, err)
@@ -51,10 +62,17 @@ func (s *shmSaver) save(dir *os.File) error {
 		s.files = append(s.files, os.NewFile(uintptr(fd), name))
 	}
 	s.index = bufio.NewWriter(s.files[0])
-	if err := s.entry(dir, ".", st, 0); err != nil {
+	return nil
+}
+
+// line adds a line to the index.
+func (s *shmSaver) line(entry any) error {
+	text, err := json.Marshal(entry)
+	if err != nil {
 		return err
 	}
-	return s.index.Flush()
+	_, err = s.index.Write(append(text, '\n'))
+	return err
 }
 
 func (s *shmSaver) close() error {
@@ -158,11 +176,7 @@ func (s *shmSaver) entry(f *os.File, name string, st unix.Stat_t, depth int) (er
 			return err
 		}
 	}
-	line, err := json.Marshal(e)
-	if err != nil {
-		return err
-	}
-	if _, err := s.index.Write(append(line, '\n')); err != nil {
+	if err := s.line(e); err != nil {
 		return err
 	}
 	if kind == unix.S_IFDIR {

@@ -38,6 +38,10 @@ func (d *dumping) PostDump() error {
 		d.err = lostWatch()
 		return d.err
 	}
+	if err := d.segments(); err != nil {
+		d.err = fmt.Errorf("edit the images of System V segments: %w", err)
+		return d.err
+	}
 	checked := make(chan error, 1)
 	go func() { checked <- d.tree.check(d.root, d.filters) }()
 	e := frame.Event{Kind: frame.Stopped}
@@ -132,6 +136,9 @@ func (d *dumping) failed(err, end error, w *worker, q frame.Request, s frame.Set
 		return frame.Event{Failure: &frame.Failure{Code: "aborted", Message: "the caller gave up"}}
 	case killed(end): // whatever it had still written, this is why
 		return frame.Event{Failure: &frame.Failure{Code: "interrupted", Message: "CRIU was killed before it had done its work"}}
+	}
+	if d.err != nil {
+		return failed(d.err)
 	}
 	why := explain(w.log.text(), errors.Join(err, end), d.tree, "dump")
 	if why.PID == 0 && why.Code == "unsupported" || why.Code == "failed" {

@@ -279,6 +279,10 @@ func (p *plan) become() {
 	p.sigMask = 0
 	syscall.RawSyscall6(unix.SYS_RT_SIGPROCMASK, setMask, uintptr(unsafe.Pointer(&p.sigMask)), 0, maskSize, 0, 0)
 	if p.hasFilt {
+		// CRIU dumps segments only for a tree that has an IPC namespace which is not CRIU's.
+		if _, _, errno := syscall.RawSyscall(unix.SYS_UNSHARE, unix.CLONE_NEWIPC, 0, 0); errno != 0 {
+			exit(exitPrepare)
+		}
 		const setModeFilter, newListener = 1, 1 << 3
 		fd, _, errno := syscall.RawSyscall(unix.SYS_SECCOMP, setModeFilter, newListener, uintptr(unsafe.Pointer(&p.filter)))
 		if errno != 0 {

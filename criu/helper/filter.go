@@ -8,15 +8,16 @@ import "golang.org/x/sys/unix"
 // through all that CRIU makes the processes do, and a process that added a filter of its
 // own is refused. And it is told that there are none to read: they are added to the
 // images afterwards, as PID 1 has them (see addFilters). What it asks about file handles
-// goes to the helper (see resolver).
+// goes to the helper (see resolver). The IPC namespace that it may not enter is its own: it
+// can't read the segments of others (see carrySegments).
 func dumpFilter() []unix.SockFilter {
 	const (
-		offNr, offArg0, offArg3 = 0, 16, 40
-		suspend                 = 1 << 21 // PTRACE_O_SUSPEND_SECCOMP
-		getFilter               = 0x420c  // PTRACE_SECCOMP_GET_FILTER
-		allow                   = 0x7fff0000
-		notify                  = 0x7fc00000
-		errno                   = 0x00050000
+		offNr, offArg0, offArg1, offArg3 = 0, 16, 24, 40
+		suspend                          = 1 << 21 // PTRACE_O_SUSPEND_SECCOMP
+		getFilter                        = 0x420c  // PTRACE_SECCOMP_GET_FILTER
+		allow                            = 0x7fff0000
+		notify                           = 0x7fc00000
+		errno                            = 0x00050000
 	)
 	load := func(off uint32) unix.SockFilter {
 		return unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: off}
@@ -32,16 +33,19 @@ func dumpFilter() []unix.SockFilter {
 	}
 	return []unix.SockFilter{
 		load(offNr),
-		equal(unix.SYS_OPEN_BY_HANDLE_AT, 9, 0),
-		equal(unix.SYS_PTRACE, 0, 5), // others: allow
+		equal(unix.SYS_OPEN_BY_HANDLE_AT, 11, 0), // notify
+		equal(unix.SYS_SETNS, 6, 0),
+		equal(unix.SYS_PTRACE, 0, 7), // others: allow
 		load(offArg0),
-		equal(getFilter, 5, 0),              // no filter at that index
-		equal(unix.PTRACE_SETOPTIONS, 0, 2), // others: allow
-		load(offArg3),                       //
-		anyOf(suspend, 1, 0),
+		equal(getFilter, 8, 0),              // no filter at that index
+		equal(unix.PTRACE_SETOPTIONS, 0, 4), // others: allow
+		load(offArg3),
+		anyOf(suspend, 3, 2), // done, allow
+		load(offArg1),
+		equal(unix.CLONE_NEWIPC, 1, 0), // done, allow
 		ret(allow),
 		ret(errno), // done: error 0
-		ret(errno | uint32(unix.ENOENT)),
 		ret(notify),
+		ret(errno | uint32(unix.ENOENT)),
 	}
 }
