@@ -23,6 +23,9 @@ const (
 
 	minRetry = 500 * time.Microsecond
 	maxRetry = 20 * time.Millisecond
+
+	// maxEnding bounds the connections of a client that are being ended in the background.
+	maxEnding = 16
 )
 
 // Options of a Client.
@@ -42,7 +45,8 @@ type Client struct {
 	uid, gid int           // owner of the directory: the sandbox's root
 	tick     time.Duration // safetyTick
 
-	gate *gate
+	gate   *gate
+	ending chan struct{} // holds one for each connection that is being ended in the background
 
 	mu  sync.RWMutex
 	dir int // O_PATH; -1 when closed
@@ -67,7 +71,7 @@ func Open(path string, o Options) (*Client, error) {
 		unix.Close(fd)
 		return nil, &Error{Code: Internal, Op: "open", Err: err}
 	}
-	return &Client{opts: o, gate: newGate(), tick: safetyTick, dir: fd, suspended: map[string]int{}, uid: int(st.Uid), gid: int(st.Gid)}, nil
+	return &Client{opts: o, gate: newGate(), ending: make(chan struct{}, maxEnding), tick: safetyTick, dir: fd, suspended: map[string]int{}, uid: int(st.Uid), gid: int(st.Gid)}, nil
 }
 
 // Close lets go of the directory. The sandbox and its processes are not touched.
@@ -138,28 +142,20 @@ func (c *Client) call(ctx context.Context, op string, kind wire.Kind, payload []
 	if err := c.gate.enter(ctx); err != nil {
 		return nil, &Error{Code: Unreachable, Op: op, Err: err}
 	}
-	defer c.gate.leave()
 	ctx, cancel := context.WithTimeout(ctx, c.opts.Timeout)
 	defer cancel()
 	conn, err := c.connect(ctx, op)
 	if err != nil {
+		c.gate.leave()
 		return nil, err
 	}
-	defer conn.Close()
-	// An ended context ends the exchange by closing the connection under it.
-	stop := context.AfterFunc(ctx, func() { conn.Close() })
-	defer stop()
-	if _, err := conn.Write(frame); err != nil {
-		return nil, c.exchangeError(ctx, op, err)
-	}
-	reply, answer, err := wire.ReadFrame(conn, wire.MaxReply)
+	reply, answer, err := exchange(ctx, conn, frame)
 	if err != nil {
+		conn.Close()
+		c.gate.leave()
 		return nil, c.exchangeError(ctx, op, err)
 	}
-	// Once the stem has closed its side too, nothing is left of the connection: see Quiet.
-	if conn.CloseWrite() == nil {
-		_, _ = conn.Read(make([]byte, 1))
-	}
+	c.hangUp(conn)
 	switch reply {
 	case wire.KindOK:
 		return answer, nil
@@ -171,6 +167,38 @@ func (c *Client) call(ctx context.Context, op string, kind wire.Kind, payload []
 		return nil, &Error{Code: known(f.Code), Op: op, Message: f.Message}
 	default:
 		return nil, &Error{Code: Protocol, Op: op, Err: fmt.Errorf("answer of kind %#x", uint8(reply))}
+	}
+}
+
+// exchange sends a request and reads the answer. An ended context ends it by closing the
+// connection under it.
+func exchange(ctx context.Context, conn *net.UnixConn, frame []byte) (wire.Kind, []byte, error) {
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	defer stop()
+	if _, err := conn.Write(frame); err != nil {
+		return 0, nil, err
+	}
+	return wire.ReadFrame(conn, wire.MaxReply)
+}
+
+// hangUp ends a connection. Once the stem has closed its side too, nothing is left of it: see
+// Quiet. The answer does not wait for that, unless the stem leaves too many open.
+func (c *Client) hangUp(conn *net.UnixConn) {
+	end := func() {
+		defer c.gate.leave()
+		defer conn.Close()
+		if conn.SetReadDeadline(time.Now().Add(c.opts.Timeout)) == nil && conn.CloseWrite() == nil {
+			_, _ = conn.Read(make([]byte, 1))
+		}
+	}
+	select {
+	case c.ending <- struct{}{}:
+		go func() {
+			defer func() { <-c.ending }()
+			end()
+		}()
+	default:
+		end()
 	}
 }
 

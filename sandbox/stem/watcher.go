@@ -3,9 +3,12 @@ package stem
 import (
 	"errors"
 	"os"
+	"strings"
 	"sync"
 	"time"
 	"unsafe"
+
+	"cairn/sandbox/stem/wire"
 
 	"golang.org/x/sys/unix"
 )
@@ -150,7 +153,9 @@ func (w *Watcher) dispatch(buf []byte) int {
 	count := 0
 	for len(buf) >= unix.SizeofInotifyEvent {
 		ev := (*unix.InotifyEvent)(unsafe.Pointer(&buf[0]))
-		buf = buf[min(len(buf), unix.SizeofInotifyEvent+int(ev.Len)):]
+		size := min(len(buf), unix.SizeofInotifyEvent+int(ev.Len))
+		name, _, _ := strings.Cut(string(buf[unix.SizeofInotifyEvent:size]), "\x00")
+		buf = buf[size:]
 		count++
 		if ev.Mask&unix.IN_Q_OVERFLOW != 0 {
 			for _, set := range w.subs {
@@ -160,8 +165,10 @@ func (w *Watcher) dispatch(buf []byte) int {
 			}
 			continue
 		}
-		for s := range w.subs[ev.Wd] {
-			s.notify()
+		if telling(name) {
+			for s := range w.subs[ev.Wd] {
+				s.notify()
+			}
 		}
 		if ev.Mask&unix.IN_IGNORED != 0 {
 			// The directory is gone; its number may come back for another.
@@ -169,4 +176,10 @@ func (w *Watcher) dispatch(buf []byte) int {
 		}
 	}
 	return count
+}
+
+// telling reports whether a change of that file in a process's directory may be what
+// somebody waits for. The name is empty when it is the directory's own change.
+func telling(name string) bool {
+	return name != wire.FileStatusNew && name != wire.FilePIDNew && name != wire.FilePID
 }
