@@ -210,6 +210,30 @@ func TestReadsTheSame(t *testing.T) {
 	})
 }
 
+// Where there can't be hard links, files are copied.
+func TestOtherFileSystem(t *testing.T) {
+	shm, err := os.MkdirTemp("/dev/shm", "")
+	must(t, err)
+	t.Cleanup(func() { must(t, os.RemoveAll(shm)) })
+	vmas := []*vma.VmaEntry{area(0x10000, 0x20000, regular, anon)}
+	pages := fill(fill(nil, 0x10000, 12, 1), 0x10000, 1, 0)
+	src := makeDump(t, shm, []process{{pid: 1, vmas: vmas, pages: pages}}, nil)
+	full, based := newDir(t, t.TempDir()), newDir(t, shm)
+	s, err := Compact(t.Context(), src, nil, full)
+	must(t, err)
+	if s.Written <= s.Own*pageSize {
+		t.Errorf("%+v", s)
+	}
+	s, err = Compact(t.Context(), src, full, based)
+	must(t, err)
+	if !s.Based || s.Shared != 11 || s.Written <= s.Shared*pageSize {
+		t.Errorf("%+v", s)
+	}
+	if got, err := readBack(based.Name(), "pagemap-1.img"); err != nil || len(got) != 11 {
+		t.Errorf("%v, %v", got, err)
+	}
+}
+
 func TestRefused(t *testing.T) {
 	vmas := []*vma.VmaEntry{area(0x10000, 0x20000, regular, anon)}
 	good := func() *os.File {

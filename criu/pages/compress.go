@@ -35,7 +35,7 @@ func inodeOf(dir *os.File, name string) (inode, error) {
 	if err := unix.Fstatat(int(dir.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return inode{}, fmt.Errorf("look at %s: %w", name, err)
 	}
-	return inode{uint64(st.Dev), st.Ino}, nil
+	return inode{st.Dev, st.Ino}, nil
 }
 
 // place is a file that was made.

@@ -20,8 +20,10 @@ func bigDump(t *testing.T, seed uint64) *os.File {
 	vmas := []*vma.VmaEntry{area(0x10000, 1<<40, regular, anon)}
 	dir := makeDump(t, t.TempDir(), []process{{pid: 1, vmas: vmas, pages: map[uint64]byte{0x10000: 1}}}, nil)
 	content := bytes.Repeat([]byte("memory of a process."), n*pageSize/20+1)[:n*pageSize]
-	rand.NewChaCha8([32]byte{1}).Read(content[n*pageSize/2:])
-	rand.NewChaCha8([32]byte{2, byte(seed)}).Read(content[:pageSize])
+	_, err := rand.NewChaCha8([32]byte{1}).Read(content[n*pageSize/2:])
+	must(t, err)
+	_, err = rand.NewChaCha8([32]byte{2, byte(seed)}).Read(content[:pageSize])
+	must(t, err)
 	must(t, os.WriteFile(dir.Name()+"/pages-1.img", content, 0o644))
 	must(t, os.WriteFile(dir.Name()+"/pagemap-1.img", writeEntries(1, []entry{{0x10000, n, present}}), 0o644))
 	return dir

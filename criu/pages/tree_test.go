@@ -23,15 +23,6 @@ func newCRIU(t testing.TB) *criu.CRIU {
 	return c
 }
 
-// newImages makes an empty directory for images.
-func newImages(t testing.TB) *os.File {
-	t.Helper()
-	f, err := os.Open(t.TempDir())
-	check(t, err)
-	t.Cleanup(func() { f.Close() })
-	return f
-}
-
 func (b *box) target() criu.Target { return criu.Target{PID: b.pid} }
 
 // clear ends everything in the sandbox but PID 1.
