@@ -296,7 +296,8 @@ func (p *Prepared) Close() error {
 	return nil
 }
 
-// Clear ends every process of the container but PID 1, and returns when they are gone.
+// Clear ends every process of the container but PID 1, and its TCP connections, and returns
+// when they are gone.
 // PID 1 must have been told to start no stem.
 func (c *CRIU) Clear(ctx context.Context, t Target) error {
 	p, err := c.prepare(ctx, frame.OpClear, t, nil)
@@ -304,6 +305,8 @@ func (c *CRIU) Clear(ctx context.Context, t Target) error {
 		return err
 	}
 	defer p.close()
-	_, err = p.next(frame.Done)
-	return err
+	if _, err = p.next(frame.Done); err != nil {
+		return err
+	}
+	return closeConnections(t.PID)
 }
