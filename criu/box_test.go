@@ -201,7 +201,7 @@ func check(t testing.TB, err error) {
 // until polls for what no event announces.
 func until(t testing.TB, what string, cond func() error) {
 	t.Helper()
-	deadline, tick := time.After(20*time.Second), time.NewTicker(5*time.Millisecond)
+	deadline, tick := time.After(2*time.Minute), time.NewTicker(5*time.Millisecond)
 	defer tick.Stop()
 	for {
 		err := cond()

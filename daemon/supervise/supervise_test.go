@@ -44,7 +44,7 @@ func start(t *testing.T, o Options) *Containerd {
 
 func eventually(t *testing.T, check func() error) {
 	t.Helper()
-	deadline, tick := time.After(15*time.Second), time.NewTicker(5*time.Millisecond)
+	deadline, tick := time.After(time.Minute), time.NewTicker(5*time.Millisecond)
 	defer tick.Stop()
 	for {
 		err := check()
@@ -155,7 +155,7 @@ func TestLeftover(t *testing.T) {
 	c := start(t, o)
 	select {
 	case <-ended:
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("the old one runs on")
 	}
 	if c.PID() == left.Process.Pid || other.PID() != pid || other.Starts() != 1 {
