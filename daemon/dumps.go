@@ -118,6 +118,9 @@ func (m *dump) Take(ctx context.Context, end bool, stopped func(context.Context)
 			if _, err := criu.SaveShm(ctx, m.target, m.images); err != nil {
 				return criuError(err)
 			}
+			if err := criu.SaveIPC(ctx, m.target, m.images); err != nil {
+				return criuError(err)
+			}
 			return stopped(ctx)
 		},
 		Complete: func(_ context.Context, files []criu.File) (err error) {
@@ -228,6 +231,9 @@ func verify(images *os.File, digest string) error {
 // load puts into the container what belongs to the processes and is not in CRIU's images.
 func (d dumps) load(ctx context.Context, client *stem.Client, target criu.Target, images *os.File, ids []string) error {
 	if err := criu.RestoreShm(ctx, target, images); err != nil {
+		return criuError(err)
+	}
+	if err := criu.RestoreIPC(ctx, target, images); err != nil {
 		return criuError(err)
 	}
 	fd, err := unix.Openat(int(images.Fd()), carriedName, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
