@@ -44,6 +44,7 @@ func (s *stem) start(m *wire.Start) (wire.Started, error) {
 	}
 	proc := &process{id: m.ID, pid: pid, startedUS: started, input: std.input, terminal: std.terminal}
 	s.procs[m.ID], s.byPID[pid] = proc, proc
+	notice(s.began)
 	if s.oomAdj {
 		resetOOMAdj(pid)
 	}
@@ -74,6 +75,27 @@ func (s *stem) mayStart(id string) error {
 	return nil
 }
 
+// notice leaves one in a channel that has room for one.
+func notice(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// keepReaping reaps what was started as soon as it ends: it wakes sooner than SIGCHLD, which
+// comes to one thread that has to wake another. It takes part when there is a child; what is
+// left to SIGCHLD is what came otherwise, by a restore.
+func (s *stem) keepReaping() {
+	for {
+		if awaitEnd() {
+			s.reap()
+			continue
+		}
+		<-s.began
+	}
+}
+
 // reap records and reaps every child that has ended, started here or inherited. Each is
 // recorded, forgotten and reaped under one hold of the lock: whoever has seen the record
 // finds the process ended.
@@ -99,10 +121,7 @@ func (s *stem) reapOne() bool {
 		delete(s.byPID, p.pid)
 		delete(s.procs, p.id)
 		p.hangUp()
-		select {
-		case s.idle <- struct{}{}:
-		default:
-		}
+		notice(s.idle)
 	}
 	e.reap()
 	return true

@@ -31,16 +31,8 @@ type siginfo struct {
 // peek returns a child that has ended, without reaping it, or ok false when there is none.
 func peek() (e ended, ok bool) {
 	var info siginfo
-	for {
-		_, _, errno := syscall.Syscall6(unix.SYS_WAITID, unix.P_ALL, 0, uintptr(unsafe.Pointer(&info)),
-			unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, uintptr(unsafe.Pointer(&e.rusage)), 0)
-		if errno == unix.EINTR {
-			continue
-		}
-		if errno != 0 || info.pid == 0 {
-			return ended{}, false
-		}
-		break
+	if waitid(&info, unix.WNOHANG, &e.rusage) != 0 || info.pid == 0 {
+		return ended{}, false
 	}
 	e.pid = int(info.pid)
 	const cldExited = 1
@@ -50,6 +42,24 @@ func peek() (e ended, ok bool) {
 		e.how, e.value = wire.Signaled, int(info.status)
 	}
 	return e, true
+}
+
+// awaitEnd returns when a child has ended and has not been reaped, or false at once when
+// there is no child.
+func awaitEnd() bool {
+	var info siginfo
+	return waitid(&info, 0, nil) == 0
+}
+
+// waitid looks at any child that has ended.
+func waitid(info *siginfo, flags int, usage *unix.Rusage) syscall.Errno {
+	for {
+		_, _, errno := syscall.Syscall6(unix.SYS_WAITID, unix.P_ALL, 0, uintptr(unsafe.Pointer(info)),
+			uintptr(flags|unix.WEXITED|unix.WNOWAIT), uintptr(unsafe.Pointer(usage)), 0)
+		if errno != unix.EINTR {
+			return errno
+		}
+	}
 }
 
 // reap releases the process that peek returned.

@@ -25,6 +25,7 @@ type stem struct {
 	records records
 	oomAdj  bool          // its own OOM score is adjusted, so that of its children has to be put back
 	idle    chan struct{} // has a notice after a process has ended
+	began   chan struct{} // has a notice after a process has been started
 
 	mu       sync.Mutex // guards what follows, and forking against reaping
 	procs    map[string]*process
@@ -55,6 +56,7 @@ func runStem(dir string) int {
 		records: newRecords(dir),
 		oomAdj:  ownOOMAdj(),
 		idle:    make(chan struct{}, 1),
+		began:   make(chan struct{}, 1),
 		procs:   map[string]*process{},
 		byPID:   map[int]*process{},
 	}
@@ -66,6 +68,7 @@ func runStem(dir string) int {
 	}
 	go s.accept(listener)
 	go s.keepSpare()
+	go s.keepReaping()
 	for {
 		select {
 		case <-sig.child:
