@@ -80,7 +80,15 @@ func (s *server) VerifyCheckpoint(ctx context.Context, r VerifyCheckpointRequest
 	if err != nil {
 		return nil, err
 	}
-	return VerifyCheckpoint200JSONResponse(checkpointOf(c)), nil
+	answer := checkpointOf(c)
+	if value(r.Body).Trial != nil && *r.Body.Trial {
+		t, err := s.Service.TrialRestore(ctx, r.CheckpointId)
+		if err != nil {
+			return nil, err
+		}
+		answer.Trial = trialOf(t)
+	}
+	return VerifyCheckpoint200JSONResponse(answer), nil
 }
 
 func (s *server) RestoreSandbox(ctx context.Context, r RestoreSandboxRequestObject) (RestoreSandboxResponseObject, error) {
@@ -98,7 +106,7 @@ func forkRequest(body *types.Fork) sandbox.ForkRequest {
 	b := value(body)
 	req := sandbox.ForkRequest{
 		Count: orDefault(b.Count, 1), Name: value(b.Name), Labels: value(b.Labels), Env: value(b.Env),
-		Network: sandbox.Network(value(b.Network)), Processes: string(value(b.Processes)), Verify: value(b.Verify),
+		Network: sandbox.Network(value(b.Network)), Hooks: hooks(b.Hooks), Processes: string(value(b.Processes)), Verify: value(b.Verify),
 	}
 	if b.Command != nil {
 		req.Command = append([]string{}, *b.Command...) // an empty one means none, nil the recorded one

@@ -72,6 +72,7 @@ func sandboxOf(s sandbox.Sandbox) types.Sandbox {
 		Command: append([]string{}, c.Command...), Env: orEmpty(c.Env), Cwd: c.Cwd, User: c.User,
 		Resources: resourcesOf(c.Resources), Network: types.Network(c.Network),
 		Mounts: each(c.Mounts, func(m sandbox.Mount) types.Mount { return types.Mount{Source: m.Source, Target: m.Target} }),
+		Hooks:  each(c.Hooks, hookOf),
 		Labels: orEmpty(s.Labels), Head: s.Head, ForkedFrom: s.ForkedFrom, Asleep: s.Asleep, Generation: s.Generation, Hostname: s.Hostname,
 		CreatedAt: s.CreatedAt, UpdatedAt: s.UpdatedAt,
 	}
@@ -86,6 +87,37 @@ func resources(r *types.Resources) sandbox.Resources {
 		return sandbox.Resources{}
 	}
 	return sandbox.Resources{CPUs: value(r.Cpus), MemoryBytes: value(r.MemoryBytes), PIDs: value(r.Pids), DiskBytes: value(r.DiskBytes)}
+}
+
+// hooks is nil for nil: a list that is given may be empty, and says so.
+func hooks(list *types.Hooks) []sandbox.Hook {
+	if list == nil {
+		return nil
+	}
+	return each(*list, hook)
+}
+
+func hook(h types.Hook) sandbox.Hook {
+	return sandbox.Hook{
+		Event: sandbox.HookEvent(h.Event), Command: value(h.Command), URL: value(h.Url),
+		Timeout: time.Duration(value(h.TimeoutMs)) * time.Millisecond, OnFailure: sandbox.OnFailure(value(h.OnFailure)),
+	}
+}
+
+func hookOf(h sandbox.Hook) types.Hook {
+	out := types.Hook{Event: types.HookEvent(h.Event), Url: optional(h.URL)}
+	if len(h.Command) > 0 {
+		out.Command = &h.Command
+	}
+	timeout, fail := h.Timeout.Milliseconds(), types.HookOnFailure(h.OnFailure)
+	out.TimeoutMs, out.OnFailure = &timeout, &fail
+	return out
+}
+
+func trialOf(t sandbox.Trial) *types.Trial {
+	return &types.Trial{
+		Ok: t.OK, Processes: t.Processes, DurationMs: float64(t.Duration.Microseconds()) / 1000, Error: optional(t.Error),
+	}
 }
 
 func imageOf(i sandbox.Image) types.Image {
@@ -114,7 +146,7 @@ func checkpointOf(c sandbox.Checkpoint) types.Checkpoint {
 func processOf(p sandbox.Process) types.Process {
 	return types.Process{
 		Id: p.ID, SandboxId: p.SandboxID, Command: append([]string{}, p.Command...), Cwd: p.Cwd, User: p.User, Background: p.Background,
-		Main: p.Main, Tty: p.TTY, Pid: p.PID, State: types.ProcessState(p.State), ExitCode: p.ExitCode, Signal: p.Signal, TimedOut: p.TimedOut,
+		Main: p.Main, Tty: p.TTY, Hook: optional(string(p.Hook)), Pid: p.PID, State: types.ProcessState(p.State), ExitCode: p.ExitCode, Signal: p.Signal, TimedOut: p.TimedOut,
 		Truncated: p.Truncated, StartedAt: p.StartedAt, ExitedAt: unlessZero(p.ExitedAt),
 	}
 }
@@ -159,7 +191,7 @@ func restoredOf(r sandbox.RestoreResult) types.RestoredSandbox {
 	s := sandboxOf(r.Sandbox)
 	return types.RestoredSandbox{
 		Id: s.Id, Name: s.Name, State: s.State, Reason: s.Reason, Image: s.Image, ImageId: s.ImageId, Command: s.Command, Env: s.Env, Cwd: s.Cwd,
-		User: s.User, Resources: s.Resources, Network: s.Network, Mounts: s.Mounts, Labels: s.Labels, Head: s.Head, ForkedFrom: s.ForkedFrom,
+		User: s.User, Resources: s.Resources, Network: s.Network, Mounts: s.Mounts, Hooks: s.Hooks, Labels: s.Labels, Head: s.Head, ForkedFrom: s.ForkedFrom,
 		Asleep: s.Asleep, Generation: s.Generation, Hostname: s.Hostname, CreatedAt: s.CreatedAt, UpdatedAt: s.UpdatedAt,
 		Undo: r.Undo, Processes: r.Processes, Timings: timingsOf(r.Timings),
 	}

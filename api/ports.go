@@ -16,8 +16,7 @@ type Service interface {
 	Create(ctx context.Context, r sandbox.CreateRequest) (sandbox.Sandbox, error)
 	Sandbox(ctx context.Context, idOrName string) (sandbox.Sandbox, error)
 	Sandboxes(ctx context.Context, f sandbox.SandboxFilter, p sandbox.Page) (sandbox.List[sandbox.Sandbox], error)
-	// UpdateSandbox changes the name unless it is nil, and the labels unless they are.
-	UpdateSandbox(ctx context.Context, id string, name *string, labels map[string]string) (sandbox.Sandbox, error)
+	UpdateSandbox(ctx context.Context, id string, u sandbox.SandboxUpdate) (sandbox.Sandbox, error)
 	Delete(ctx context.Context, id string) error
 	Pause(ctx context.Context, id string) (sandbox.Sandbox, error)
 	Resume(ctx context.Context, id string) (sandbox.Sandbox, error)
@@ -53,6 +52,8 @@ type Service interface {
 	UpdateCheckpoint(ctx context.Context, id string, u sandbox.CheckpointUpdate) (sandbox.Checkpoint, error)
 	DeleteCheckpoint(ctx context.Context, id string) error
 	Verify(ctx context.Context, id string) (sandbox.Checkpoint, error)
+	// TrialRestore restores into a container that is thrown away. That it fails is no error.
+	TrialRestore(ctx context.Context, id string) (sandbox.Trial, error)
 	Diff(ctx context.Context, from, to string, visit func(sandbox.Change) error) error
 	// DiffNow compares with the sandbox as it is; from "" means its head.
 	DiffNow(ctx context.Context, id, from string, visit func(sandbox.Change) error) error

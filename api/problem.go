@@ -61,6 +61,8 @@ func statusOf(c sandbox.Code) (status int, title string) {
 		return http.StatusUnprocessableEntity, "Command not found"
 	case sandbox.CodeNotExecutable:
 		return http.StatusUnprocessableEntity, "Command cannot be run"
+	case sandbox.CodeHookFailed:
+		return http.StatusFailedDependency, "A hook failed"
 	case sandbox.CodeTooLarge:
 		return http.StatusRequestEntityTooLarge, "Too large"
 	case codeMediaType:

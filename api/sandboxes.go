@@ -25,6 +25,7 @@ func (s *server) CreateSandbox(ctx context.Context, r CreateSandboxRequestObject
 			Command: value(b.Command), Env: value(b.Env), Cwd: value(b.Cwd), User: value(b.User),
 			Resources: resources(b.Resources), Network: sandbox.Network(value(b.Network)),
 			Mounts: each(value(b.Mounts), func(m types.Mount) sandbox.Mount { return sandbox.Mount{Source: m.Source, Target: m.Target} }),
+			Hooks:  each(value(b.Hooks), hook),
 		},
 	}
 	sb, err := s.Service.Create(ctx, req)
@@ -43,11 +44,11 @@ func (s *server) GetSandbox(ctx context.Context, r GetSandboxRequestObject) (Get
 }
 
 func (s *server) UpdateSandbox(ctx context.Context, r UpdateSandboxRequestObject) (UpdateSandboxResponseObject, error) {
-	var l map[string]string
+	u := sandbox.SandboxUpdate{Name: r.Body.Name, Hooks: hooks(r.Body.Hooks)}
 	if r.Body.Labels != nil {
-		l = orEmpty(*r.Body.Labels)
+		u.Labels = orEmpty(*r.Body.Labels)
 	}
-	sb, err := s.Service.UpdateSandbox(ctx, r.SandboxId, r.Body.Name, l)
+	sb, err := s.Service.UpdateSandbox(ctx, r.SandboxId, u)
 	if err != nil {
 		return nil, err
 	}

@@ -89,7 +89,7 @@ type ServerInterface interface {
 	// GetSandbox Get a sandbox
 	// (GET /v1/sandboxes/{sandbox_id})
 	GetSandbox(w http.ResponseWriter, r *http.Request, sandboxId SandboxIDParam)
-	// UpdateSandbox Change the name or the labels
+	// UpdateSandbox Change the name, the labels or the hooks
 	// (PATCH /v1/sandboxes/{sandbox_id})
 	UpdateSandbox(w http.ResponseWriter, r *http.Request, sandboxId SandboxIDParam)
 	// ListSandboxCheckpoints List the checkpoints taken in a sandbox, newest first
@@ -293,7 +293,7 @@ func (_ Unimplemented) GetSandbox(w http.ResponseWriter, r *http.Request, sandbo
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
-// UpdateSandbox Change the name or the labels
+// UpdateSandbox Change the name, the labels or the hooks
 // (PATCH /v1/sandboxes/{sandbox_id})
 func (_ Unimplemented) UpdateSandbox(w http.ResponseWriter, r *http.Request, sandboxId SandboxIDParam) {
 	w.WriteHeader(http.StatusNotImplemented)
@@ -3263,6 +3263,7 @@ func (response ForkCheckpointdefaultApplicationProblemPlusJSONResponse) VisitFor
 type VerifyCheckpointRequestObject struct {
 	CheckpointId CheckpointIDParam `json:"checkpoint_id"`
 	Params       VerifyCheckpointParams
+	Body         *VerifyCheckpointJSONRequestBody
 }
 
 type VerifyCheckpointResponseObject interface {
@@ -4915,7 +4916,7 @@ type StrictServerInterface interface {
 	// GetSandbox Get a sandbox
 	// (GET /v1/sandboxes/{sandbox_id})
 	GetSandbox(ctx context.Context, request GetSandboxRequestObject) (GetSandboxResponseObject, error)
-	// UpdateSandbox Change the name or the labels
+	// UpdateSandbox Change the name, the labels or the hooks
 	// (PATCH /v1/sandboxes/{sandbox_id})
 	UpdateSandbox(ctx context.Context, request UpdateSandboxRequestObject) (UpdateSandboxResponseObject, error)
 	// ListSandboxCheckpoints List the checkpoints taken in a sandbox, newest first
@@ -5326,6 +5327,16 @@ func (sh *strictHandler) VerifyCheckpoint(w http.ResponseWriter, r *http.Request
 
 	request.CheckpointId = checkpointId
 	request.Params = params
+
+	var body VerifyCheckpointJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		if !errors.Is(err, io.EOF) {
+			sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+			return
+		}
+	} else {
+		request.Body = &body
+	}
 
 	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
 		return sh.ssi.VerifyCheckpoint(ctx, request.(VerifyCheckpointRequestObject))

@@ -24,6 +24,7 @@ import (
 	"cairn/daemon/runtime"
 	"cairn/daemon/store"
 	"cairn/daemon/supervise"
+	"cairn/daemon/webhook"
 	"cairn/overlay"
 	"cairn/sandbox"
 	"cairn/sandbox/failpoint"
@@ -107,7 +108,11 @@ func Open(ctx context.Context, o Options) (_ *Daemon, err error) {
 		return nil, fmt.Errorf("containers: %w", err)
 	}
 	newID := newIDs()
-	d.Service = d.newService(newID, o.Failpoints)
+	hooks, err := webhook.New(c.Hooks.Allow)
+	if err != nil {
+		return nil, fmt.Errorf("hooks.allow: %w", err)
+	}
+	d.Service = d.newService(newID, hooks, o.Failpoints)
 	d.onClose("service", d.Service.Close)
 	if err := d.Service.Reconcile(ctx, sandbox.ReconcileOptions{HostRestarted: restarted}); err != nil {
 		return nil, fmt.Errorf("reconcile: %w", err)
@@ -220,12 +225,12 @@ func instance(stateDir string) string {
 	return hex.EncodeToString(sum[:enough])
 }
 
-func (d *Daemon) newService(newID func(string) string, points *failpoint.Points) *sandbox.Service {
+func (d *Daemon) newService(newID func(string) string, hooks sandbox.Webhooks, points *failpoint.Points) *sandbox.Service {
 	c := d.cfg
 	return sandbox.New(sandbox.Options{
 		Store: d.store, Layers: layers{d.pool}, Containers: d.containers, Log: d.log,
-		Dumps: dumps{c: d.criu, pool: d.pool, log: d.log},
-		Now:   func() time.Time { return time.Now().UTC() }, NewID: newID,
+		Dumps: dumps{c: d.criu, pool: d.pool, log: d.log}, Webhooks: hooks,
+		Now: func() time.Time { return time.Now().UTC() }, NewID: newID,
 		MaxDepth: c.Pool.MaxDepth, LockWait: c.Limits.LockWait, MountSources: c.Mounts.Allow,
 		ResolvConf: d.resolvConf, MaxForks: c.Limits.Forks, MaxSandboxes: c.Limits.Sandboxes,
 		DefaultDisk: c.Limits.DiskBytes, OutputLimit: c.Limits.OutputBytes, StdinLimit: c.Limits.StdinBytes,

@@ -16,8 +16,8 @@ const opCheckpoint = "checkpoint"
 // included, as they are at one instant. When only files are recorded, and none has
 // changed since the head, it returns the head, with Skipped set.
 // Errors: CodeInvalid, CodeNotFound, CodeConflict, CodeBusy, CodeNoSpace,
-// CodeUnsupported (the processes cannot be included, and must be); the sandbox then
-// goes on as before.
+// CodeUnsupported (the processes cannot be included, and must be), CodeHookFailed; the
+// sandbox then goes on as before.
 func (s *Service) Checkpoint(ctx context.Context, idOrName string, r CheckpointRequest) (Checkpoint, error) {
 	if err := checkCheckpointRequest(&r); err != nil {
 		return Checkpoint{}, err
@@ -76,6 +76,12 @@ func (s *Service) checkpoint(ctx context.Context, sb Sandbox, r CheckpointReques
 		return Checkpoint{}, Errorf(CodeConflict, "sandbox %s is %s", sb.Name, sb.State)
 	}
 	cp := s.newCheckpoint(sb, r)
+	if sb.State == StateRunning && cp.Kind != KindBeforeRestore {
+		if err := s.runHooks(ctx, sb, HookBeforeCheckpoint, cp.ID); err != nil {
+			return Checkpoint{}, err
+		}
+		cp.CreatedAt = s.o.Now()
+	}
 	done, err := s.checkpointProcesses(ctx, sb, &cp, r)
 	if err == nil && !done {
 		cp, err = s.checkpointFiles(ctx, sb, cp)

@@ -22,6 +22,7 @@ const (
 	CodeUnsupported     Code = "unsupported"          // this host or version cannot do it
 	CodeCommandNotFound Code = "command_not_found"    // no such executable in the sandbox
 	CodeNotExecutable   Code = "command_not_runnable" // found, but it cannot be executed
+	CodeHookFailed      Code = "hook_failed"          // a hook failed that must not
 	CodeNoSpace         Code = "no_space"             // the disk, or the sandbox's share of it, is full
 	CodeTooLarge        Code = "too_large"            // a bound on sizes or counts was exceeded
 	CodeForbidden       Code = "forbidden"            // the operator's configuration does not allow it

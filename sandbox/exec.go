@@ -231,6 +231,7 @@ func (s *Service) startProcess(ctx context.Context, sb Sandbox, img Image, c Con
 	p := newLiveProcess(c, Process{
 		ID: s.o.NewID("exec"), SandboxID: sb.ID, Command: r.Command, Background: r.Background, Main: main, TTY: r.TTY != nil,
 		Cwd: first(r.Cwd, sb.Config.Cwd, img.Cwd, "/"), User: first(r.User, sb.Config.User, img.User, "0"),
+		Hook:  r.hook,
 		State: ProcessRunning, StartedAt: s.o.Now(),
 	})
 	start := GuestStart{

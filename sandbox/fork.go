@@ -11,7 +11,8 @@ import (
 // forkParallel is how many children of one request are made at the same time.
 const forkParallel = 8
 
-// Fork makes Count sandboxes from a checkpoint. Each child has its own result;
+// Fork makes Count sandboxes from a checkpoint. Each child has its own result; one whose
+// hooks fail is deleted again;
 // the error is for what concerns all of them: CodeInvalid, CodeNotFound,
 // CodeCorrupt, CodeLost.
 func (s *Service) Fork(ctx context.Context, checkpointID string, r ForkRequest) ([]ForkResult, error) {
@@ -44,6 +45,9 @@ func (s *Service) Fork(ctx context.Context, checkpointID string, r ForkRequest) 
 	}
 	if r.Network != "" {
 		cfg.Network = r.Network
+	}
+	if r.Hooks != nil {
+		cfg.Hooks = r.Hooks
 	}
 	if err := s.checkConfig(&cfg); err != nil {
 		return nil, err
@@ -106,6 +110,7 @@ func (s *Service) forkOne(ctx context.Context, cp Checkpoint, processes bool, sb
 		img, err = tx.Image(cp.ImageID)
 		sb.ImageID, sb.ImageName, sb.Head, sb.ForkedFrom, sb.Below = cp.ImageID, cp.ImageName, cp.ID, cp.ID, cp.Stack
 		sb.Generation = cp.Generation + 1 // programs that go on in the child see that it is not what they were started in
+		sb.owe(HookAfterFork, cp.ID)
 		return err
 	})
 	if err != nil {
@@ -116,7 +121,18 @@ func (s *Service) forkOne(ctx context.Context, cp Checkpoint, processes bool, sb
 	if processes {
 		dumped = &cp
 	}
-	return s.launch(ctx, sb, cp.Stack, len(img.Layers), dumped)
+	if sb, err = s.launch(ctx, sb, cp.Stack, len(img.Layers), dumped); err != nil {
+		return Sandbox{}, err
+	}
+	if err := s.runDue(ctx, &sb); err != nil {
+		if s.background.Err() == nil {
+			if gone := s.deleteLocked(ctx, sb); gone != nil {
+				s.log.Error("cannot delete a child whose hooks failed", "sandbox", sb.ID, "err", gone)
+			}
+		}
+		return Sandbox{}, err
+	}
+	return sb, nil
 }
 
 // ForkSandbox checkpoints a sandbox and forks that checkpoint.

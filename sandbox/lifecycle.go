@@ -17,14 +17,18 @@ func (s *Service) Sandboxes(ctx context.Context, f SandboxFilter, p Page) (l Lis
 	return l, err
 }
 
-// UpdateSandbox changes the name or the labels; nil stays.
-func (s *Service) UpdateSandbox(ctx context.Context, idOrName string, name *string, labels map[string]string) (Sandbox, error) {
-	if name != nil {
-		if err := checkName("name", *name); err != nil {
+// UpdateSandbox changes the name, the labels or the hooks.
+func (s *Service) UpdateSandbox(ctx context.Context, idOrName string, u SandboxUpdate) (Sandbox, error) {
+	if u.Name != nil {
+		if err := checkName("name", *u.Name); err != nil {
 			return Sandbox{}, err
 		}
 	}
-	if err := checkLabels(labels); err != nil {
+	if err := checkLabels(u.Labels); err != nil {
+		return Sandbox{}, err
+	}
+	hooks, err := s.checkHooks(u.Hooks)
+	if err != nil {
 		return Sandbox{}, err
 	}
 	sb, unlock, err := s.lockSandbox(ctx, idOrName, "update")
@@ -32,11 +36,14 @@ func (s *Service) UpdateSandbox(ctx context.Context, idOrName string, name *stri
 		return Sandbox{}, err
 	}
 	defer unlock()
-	if name != nil {
-		sb.Name = *name
+	if u.Name != nil {
+		sb.Name = *u.Name
 	}
-	if labels != nil {
-		sb.Labels = maps.Clone(labels)
+	if u.Labels != nil {
+		sb.Labels = maps.Clone(u.Labels)
+	}
+	if u.Hooks != nil {
+		sb.Config.Hooks = hooks
 	}
 	return sb, s.putSandbox(ctx, &sb, "sandbox.updated", nil)
 }
@@ -83,7 +90,7 @@ func (s *Service) pause(ctx context.Context, sb Sandbox, reason string) (Sandbox
 
 // Resume lets a paused sandbox go on, or gives a stopped one a new container
 // with the files as they were, and with its processes if a checkpoint stopped it.
-// Resuming a running one changes nothing.
+// Resuming a running one changes nothing. CodeHookFailed: it is resumed all the same.
 func (s *Service) Resume(ctx context.Context, idOrName string) (Sandbox, error) {
 	sb, unlock, err := s.lockSandbox(ctx, idOrName, "resume")
 	if err != nil {
@@ -104,7 +111,11 @@ func (s *Service) Resume(ctx context.Context, idOrName string) (Sandbox, error) 
 		}
 		return sb, c.Thaw(ctx)
 	case StateStopped:
-		return s.restart(ctx, sb)
+		if sb, err = s.restart(ctx, sb); err != nil {
+			return Sandbox{}, err
+		}
+		err = s.runDue(ctx, &sb)
+		return sb, err
 	case StateCreating, StateFailed:
 	}
 	return Sandbox{}, Errorf(CodeConflict, "sandbox %s is %s and cannot be resumed", sb.Name, sb.State)
@@ -125,6 +136,9 @@ func (s *Service) restart(ctx context.Context, sb Sandbox) (Sandbox, error) {
 		defer release()
 		processes, rows = &cp, revived(cp, sb.ID)
 		sb.Generation++ // time has passed that its processes know nothing of
+		if sb.HooksDue.Event == "" {
+			sb.owe(HookAfterRestore, cp.ID)
+		}
 	}
 	c, err := s.start(ctx, &sb, a, processes, "resume")
 	if err != nil {
@@ -174,6 +188,11 @@ func (s *Service) Delete(ctx context.Context, idOrName string) error {
 		return err
 	}
 	defer unlock()
+	return s.deleteLocked(ctx, sb)
+}
+
+// deleteLocked is Delete under the lock.
+func (s *Service) deleteLocked(ctx context.Context, sb Sandbox) error {
 	op := Operation{ID: s.o.NewID("op"), Kind: opDelete, SandboxID: sb.ID, StartedAt: s.o.Now()}
 	if err := s.update(ctx, func(tx Tx) error { return tx.PutOperation(op) }); err != nil {
 		return err

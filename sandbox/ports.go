@@ -235,6 +235,15 @@ type DumpedProcesses struct {
 	Attach func(ctx context.Context) error
 }
 
+// Webhooks posts to addresses that the operator's configuration allows.
+type Webhooks interface {
+	// Check is nil for an address that may be posted to; CodeInvalid, CodeForbidden.
+	Check(url string) error
+	// Post posts a JSON document, with key as its idempotency key, and is nil for an answer
+	// of success. The message of an *Error says what was answered instead.
+	Post(ctx context.Context, url, key string, body []byte) error
+}
+
 // GuestStart asks the stem to start a process.
 type GuestStart struct {
 	ID        string

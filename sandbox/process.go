@@ -170,9 +170,14 @@ func (s *Service) attendAgain(ctx context.Context, sb Sandbox, c Container) erro
 		return err
 	}
 	for _, proc := range list {
-		if proc.State == ProcessRunning {
-			s.attend(sb.ID, c, attended(c, proc), ExecRequest{})
+		if proc.State != ProcessRunning {
+			continue
 		}
+		r := ExecRequest{}
+		if proc.Hook != "" {
+			r.Timeout = 1 // nobody waits for it any more
+		}
+		s.attend(sb.ID, c, attended(c, proc), r)
 	}
 	return nil
 }

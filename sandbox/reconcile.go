@@ -173,7 +173,10 @@ func (s *Service) reopen(ctx context.Context, sb Sandbox) error {
 	if err := s.attendAgain(ctx, sb, c); err != nil {
 		return err
 	}
-	return s.mainAgain(ctx, sb, c)
+	if err := s.mainAgain(ctx, sb, c); err != nil {
+		return err
+	}
+	return s.reportDue(ctx, sb)
 }
 
 // mainAgain starts the command of a sandbox whose restore was cut short before it

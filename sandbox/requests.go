@@ -24,7 +24,8 @@ type ExecRequest struct {
 	TTY              *TTY          // not nil: a terminal of that size is its input, fed by WriteStdin, and its output, all on Stdout
 	Timeout          time.Duration // 0: none. Then the whole process group is killed
 	Background       bool
-	OutputLimitBytes int64 // 0: the default. Of stdout and stderr each; reaching it kills the process group, or, at a terminal and by default, drops the oldest output
+	hook             HookEvent // the command is a hook's
+	OutputLimitBytes int64     // 0: the default. Of stdout and stderr each; reaching it kills the process group, or, at a terminal and by default, drops the oldest output
 }
 
 // Stream names one of a process's outputs.
@@ -94,6 +95,7 @@ type ForkRequest struct {
 	Command   []string // nil: the recorded one; empty: none
 	Resources *Resources
 	Network   Network
+	Hooks     []Hook // nil: the recorded ones; empty: none
 	Processes string
 	Verify    bool // check every byte first
 }
@@ -103,6 +105,13 @@ type ForkResult struct {
 	Sandbox Sandbox
 	Err     error
 	Timings Timings
+}
+
+// SandboxUpdate changes what may change of a sandbox; nil fields stay.
+type SandboxUpdate struct {
+	Name   *string
+	Labels map[string]string
+	Hooks  []Hook
 }
 
 // CheckpointUpdate changes what may change of a checkpoint; nil fields stay.

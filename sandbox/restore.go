@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 )
@@ -14,7 +15,8 @@ const opRestore = "restore"
 // were there are kept as a checkpoint first, unless nothing had changed.
 // Errors: CodeInvalid, CodeNotFound, CodeConflict, CodeBusy, CodeImageMismatch,
 // CodeCorrupt, CodeLost, CodeUnsupported; the sandbox then is as it was. When processes
-// cannot be brought back it is left stopped, with the files that it had.
+// cannot be brought back it is left stopped, with the files that it had. CodeHookFailed:
+// it is restored all the same.
 func (s *Service) Restore(ctx context.Context, idOrName string, r RestoreRequest) (RestoreResult, error) {
 	begin := time.Now()
 	if r.Checkpoint == "" {
@@ -59,8 +61,27 @@ func (s *Service) Restore(ctx context.Context, idOrName string, r RestoreRequest
 	default:
 		err = Errorf(CodeConflict, "sandbox %s is %s", sb.Name, sb.State)
 	}
+	if err == nil && res.Sandbox.State == StateRunning {
+		if err = s.runDue(ctx, &res.Sandbox); err != nil {
+			err = afterRestore(err, res)
+		}
+	}
 	res.Timings.TotalMS = milliseconds(time.Since(begin))
 	return res, err
+}
+
+// afterRestore says where a sandbox stands whose hooks failed.
+func afterRestore(err error, res RestoreResult) error {
+	var e *Error
+	if !errors.As(err, &e) {
+		return err
+	}
+	told := *e
+	told.Message += "; the sandbox stands at checkpoint " + res.Sandbox.Head
+	if res.Undo != "" {
+		told.Message += ", and what it had before is in " + res.Undo
+	}
+	return &told
 }
 
 // hold gives a checkpoint that may be restored, forked or looked into, and keeps
@@ -117,9 +138,10 @@ func (s *Service) back(sb Sandbox, cp Checkpoint, a attachment, changed bool) (S
 	a.apply(&sb)
 	sb.Head, sb.HeadMoved, sb.Generation, sb.UpdatedAt = cp.ID, false, sb.Generation+1, s.o.Now()
 	sb.RestoredAt, sb.Asleep, sb.Revived = sb.UpdatedAt, "", false
-	if sb.State == StatePaused {
+	if sb.State == StatePaused || sb.State == StateRunning {
 		sb.State, sb.Reason = StateRunning, ""
 	}
+	sb.owe(HookAfterRestore, cp.ID)
 	return sb, kept
 }
 

@@ -17,6 +17,7 @@ type Options struct {
 	Layers     Layers
 	Containers Containers
 	Dumps      Dumps
+	Webhooks   Webhooks
 	Log        *slog.Logger
 	Now        func() time.Time
 	NewID      func(prefix string) string // e.g. "sbx" gives "sbx_01J..."
@@ -200,5 +201,6 @@ func Failpoints() []string {
 		"squash.made", "squash.committed",
 		"durable.sealed", "durable.committed",
 		"resume.acquired", "resume.attached",
+		"trial.acquired", "trial.attached", "trial.started",
 	}
 }

@@ -53,6 +53,7 @@ type Config struct {
 	Resources Resources
 	Network   Network
 	Mounts    []Mount
+	Hooks     []Hook
 }
 
 // Image is a root file system that sandboxes start from.
@@ -76,7 +77,7 @@ type Sandbox struct {
 	ID         string // sbx_...
 	Name       string // unique among live sandboxes; defaults to the id
 	State      State
-	Reason     string // why it is paused, stopped or failed, when not by request
+	Reason     string // why it is paused, stopped or failed, when not by request; of one that runs, that its hooks did not
 	ImageID    string
 	ImageName  string
 	Config     Config
@@ -104,6 +105,8 @@ type Sandbox struct {
 	// Asleep is the checkpoint whose processes come back when the sandbox, which is
 	// stopped, is resumed; "" for none.
 	Asleep string
+	// HooksDue are hooks that have not been run yet.
+	HooksDue HookDue
 }
 
 // Kind says what made a checkpoint.
@@ -222,9 +225,10 @@ type Process struct {
 	Cwd        string
 	User       string
 	Background bool
-	Main       bool // the sandbox's configured command
-	TTY        bool // it has a terminal
-	PID        int  // inside the sandbox
+	Main       bool      // the sandbox's configured command
+	TTY        bool      // it has a terminal
+	Hook       HookEvent // a hook's command; "" for any other
+	PID        int       // inside the sandbox
 	State      ProcessState
 	ExitCode   int    // 128+signal when killed by one
 	Signal     string // "SIGKILL", "" when it exited by itself

@@ -144,7 +144,9 @@ func (s *Service) checkConfig(c *Config) error {
 			return err
 		}
 	}
-	return nil
+	hooks, err := s.checkHooks(c.Hooks)
+	c.Hooks = hooks
+	return err
 }
 
 func (s *Service) checkMount(m *Mount) error {

@@ -146,13 +146,16 @@ func (s *Service) Sandboxes(_ context.Context, f sandbox.SandboxFilter, p sandbo
 	return l, nil
 }
 
-func (s *Service) UpdateSandbox(_ context.Context, id string, name *string, labels map[string]string) (sandbox.Sandbox, error) {
+func (s *Service) UpdateSandbox(_ context.Context, id string, u sandbox.SandboxUpdate) (sandbox.Sandbox, error) {
 	return s.change("UpdateSandbox", id, func(sb *sandbox.Sandbox) {
-		if name != nil {
-			sb.Name = *name
+		if u.Name != nil {
+			sb.Name = *u.Name
 		}
-		if labels != nil {
-			sb.Labels = labels
+		if u.Labels != nil {
+			sb.Labels = u.Labels
+		}
+		if u.Hooks != nil {
+			sb.Config.Hooks = u.Hooks
 		}
 	})
 }

@@ -159,6 +159,9 @@ type ClientInterface interface {
 
 	// ForkCheckpointWithBody Start new sandboxes from a checkpoint
 	//
+	// The `after_fork` hooks are run in each child before the answer; a child where one fails is deleted, and its
+	// result is the error `hook_failed`.
+	//
 	// Takes any type of body and a specified content type.
 	//
 	// Corresponds with POST /v1/checkpoints/{checkpoint_id}/fork (the `ForkCheckpoint` operationId).
@@ -166,15 +169,35 @@ type ClientInterface interface {
 
 	// ForkCheckpoint Start new sandboxes from a checkpoint
 	//
+	// The `after_fork` hooks are run in each child before the answer; a child where one fails is deleted, and its
+	// result is the error `hook_failed`.
+	//
 	// Takes a body of the `application/json` content type.
 	//
 	// Corresponds with POST /v1/checkpoints/{checkpoint_id}/fork (the `ForkCheckpoint` operationId).
 	ForkCheckpoint(ctx context.Context, checkpointId CheckpointIDParam, params *ForkCheckpointParams, body ForkCheckpointJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// VerifyCheckpoint Read every file of a checkpoint and compare it with its manifest
+	// VerifyCheckpointWithBody Read every file of a checkpoint and compare it with its manifest
+	//
+	// With `trial` the checkpoint is then restored, with its processes if it has them, into a container that has no
+	// network, is listed nowhere and is destroyed again. How that went is in `trial`; an answer of 200 says nothing
+	// of it. No hooks are run and the command is not started, but processes of the checkpoint go on for a moment.
+	//
+	// Takes any type of body and a specified content type.
 	//
 	// Corresponds with POST /v1/checkpoints/{checkpoint_id}/verify (the `VerifyCheckpoint` operationId).
-	VerifyCheckpoint(ctx context.Context, checkpointId CheckpointIDParam, params *VerifyCheckpointParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+	VerifyCheckpointWithBody(ctx context.Context, checkpointId CheckpointIDParam, params *VerifyCheckpointParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// VerifyCheckpoint Read every file of a checkpoint and compare it with its manifest
+	//
+	// With `trial` the checkpoint is then restored, with its processes if it has them, into a container that has no
+	// network, is listed nowhere and is destroyed again. How that went is in `trial`; an answer of 200 says nothing
+	// of it. No hooks are run and the command is not started, but processes of the checkpoint go on for a moment.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/checkpoints/{checkpoint_id}/verify (the `VerifyCheckpoint` operationId).
+	VerifyCheckpoint(ctx context.Context, checkpointId CheckpointIDParam, params *VerifyCheckpointParams, body VerifyCheckpointJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// StreamEvents Every change, as server-sent events
 	//
@@ -260,18 +283,18 @@ type ClientInterface interface {
 	// Corresponds with GET /v1/sandboxes/{sandbox_id} (the `GetSandbox` operationId).
 	GetSandbox(ctx context.Context, sandboxId SandboxIDParam, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// UpdateSandboxWithBody Change the name or the labels
+	// UpdateSandboxWithBody Change the name, the labels or the hooks
 	//
-	// Labels are replaced as a whole; a field that is left out stays.
+	// Labels and hooks are replaced as a whole; a field that is left out stays.
 	//
 	// Takes any type of body and a specified content type.
 	//
 	// Corresponds with PATCH /v1/sandboxes/{sandbox_id} (the `UpdateSandbox` operationId).
 	UpdateSandboxWithBody(ctx context.Context, sandboxId SandboxIDParam, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// UpdateSandbox Change the name or the labels
+	// UpdateSandbox Change the name, the labels or the hooks
 	//
-	// Labels are replaced as a whole; a field that is left out stays.
+	// Labels and hooks are replaced as a whole; a field that is left out stays.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -290,6 +313,8 @@ type ClientInterface interface {
 	// `reason` says why. With `include` the request fails instead, and the sandbox goes on untouched. When files
 	// are taken alone and nothing has changed since the head, the head is answered (200) with `skipped`.
 	// With `stop` the sandbox is stopped afterwards, which frees its memory; resuming it brings the processes back.
+	// The `before_checkpoint` hooks of a sandbox that runs are run first; with `hook_failed` no checkpoint was
+	// taken, and the sandbox goes on untouched.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -303,6 +328,8 @@ type ClientInterface interface {
 	// `reason` says why. With `include` the request fails instead, and the sandbox goes on untouched. When files
 	// are taken alone and nothing has changed since the head, the head is answered (200) with `skipped`.
 	// With `stop` the sandbox is stopped afterwards, which frees its memory; resuming it brings the processes back.
+	// The `before_checkpoint` hooks of a sandbox that runs are run first; with `hook_failed` no checkpoint was
+	// taken, and the sandbox goes on untouched.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -385,7 +412,8 @@ type ClientInterface interface {
 
 	// ForkSandboxWithBody Start new sandboxes from a sandbox as it is now
 	//
-	// Takes a checkpoint (or uses the head when nothing has changed), then forks that.
+	// Takes a checkpoint (or uses the head when nothing has changed), then forks that. Hooks are run as for a
+	// checkpoint and as for a fork.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -394,7 +422,8 @@ type ClientInterface interface {
 
 	// ForkSandbox Start new sandboxes from a sandbox as it is now
 	//
-	// Takes a checkpoint (or uses the head when nothing has changed), then forks that.
+	// Takes a checkpoint (or uses the head when nothing has changed), then forks that. Hooks are run as for a
+	// checkpoint and as for a fork.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -493,7 +522,8 @@ type ClientInterface interface {
 	// still runs keeps its id, and whoever follows or is attached to it stays so. The files that were there are
 	// first kept as an automatic checkpoint, `undo`, unless nothing had changed. With `paths` only those are put
 	// back, processes go on and the head stays. If the processes cannot be brought back the sandbox is left
-	// stopped, with the files that it had.
+	// stopped, with the files that it had. The `after_restore` hooks are run before the answer, except with `paths`,
+	// and of a stopped sandbox when it is resumed; with `hook_failed` the sandbox stands at the checkpoint all the same.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -507,7 +537,8 @@ type ClientInterface interface {
 	// still runs keeps its id, and whoever follows or is attached to it stays so. The files that were there are
 	// first kept as an automatic checkpoint, `undo`, unless nothing had changed. With `paths` only those are put
 	// back, processes go on and the head stays. If the processes cannot be brought back the sandbox is left
-	// stopped, with the files that it had.
+	// stopped, with the files that it had. The `after_restore` hooks are run before the answer, except with `paths`,
+	// and of a stopped sandbox when it is resumed; with `hook_failed` the sandbox stands at the checkpoint all the same.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -516,7 +547,8 @@ type ClientInterface interface {
 
 	// ResumeSandbox Let a paused sandbox go on, or bring a stopped one back
 	//
-	// A sandbox that a checkpoint stopped comes back with its processes.
+	// A sandbox that a checkpoint stopped comes back with its processes, and its `after_restore` hooks are run; so
+	// are those of a sandbox that was restored while it was stopped. With `hook_failed` it is resumed all the same.
 	//
 	// Corresponds with POST /v1/sandboxes/{sandbox_id}/resume (the `ResumeSandbox` operationId).
 	ResumeSandbox(ctx context.Context, sandboxId SandboxIDParam, params *ResumeSandboxParams, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -709,6 +741,9 @@ func (c *Client) ReadCheckpointFile(ctx context.Context, checkpointId Checkpoint
 
 // ForkCheckpointWithBody Start new sandboxes from a checkpoint
 //
+// The `after_fork` hooks are run in each child before the answer; a child where one fails is deleted, and its
+// result is the error `hook_failed`.
+//
 // Takes any type of body and a specified content type.
 //
 // Corresponds with POST /v1/checkpoints/{checkpoint_id}/fork (the `ForkCheckpoint` operationId).
@@ -726,6 +761,9 @@ func (c *Client) ForkCheckpointWithBody(ctx context.Context, checkpointId Checkp
 
 // ForkCheckpoint Start new sandboxes from a checkpoint
 //
+// The `after_fork` hooks are run in each child before the answer; a child where one fails is deleted, and its
+// result is the error `hook_failed`.
+//
 // Takes a body of the `application/json` content type.
 //
 // Corresponds with POST /v1/checkpoints/{checkpoint_id}/fork (the `ForkCheckpoint` operationId).
@@ -741,11 +779,38 @@ func (c *Client) ForkCheckpoint(ctx context.Context, checkpointId CheckpointIDPa
 	return c.Client.Do(req)
 }
 
-// VerifyCheckpoint Read every file of a checkpoint and compare it with its manifest
+// VerifyCheckpointWithBody Read every file of a checkpoint and compare it with its manifest
+//
+// With `trial` the checkpoint is then restored, with its processes if it has them, into a container that has no
+// network, is listed nowhere and is destroyed again. How that went is in `trial`; an answer of 200 says nothing
+// of it. No hooks are run and the command is not started, but processes of the checkpoint go on for a moment.
+//
+// Takes any type of body and a specified content type.
 //
 // Corresponds with POST /v1/checkpoints/{checkpoint_id}/verify (the `VerifyCheckpoint` operationId).
-func (c *Client) VerifyCheckpoint(ctx context.Context, checkpointId CheckpointIDParam, params *VerifyCheckpointParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewVerifyCheckpointRequest(c.Server, checkpointId, params)
+func (c *Client) VerifyCheckpointWithBody(ctx context.Context, checkpointId CheckpointIDParam, params *VerifyCheckpointParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewVerifyCheckpointRequestWithBody(c.Server, checkpointId, params, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// VerifyCheckpoint Read every file of a checkpoint and compare it with its manifest
+//
+// With `trial` the checkpoint is then restored, with its processes if it has them, into a container that has no
+// network, is listed nowhere and is destroyed again. How that went is in `trial`; an answer of 200 says nothing
+// of it. No hooks are run and the command is not started, but processes of the checkpoint go on for a moment.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/checkpoints/{checkpoint_id}/verify (the `VerifyCheckpoint` operationId).
+func (c *Client) VerifyCheckpoint(ctx context.Context, checkpointId CheckpointIDParam, params *VerifyCheckpointParams, body VerifyCheckpointJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewVerifyCheckpointRequest(c.Server, checkpointId, params, body)
 	if err != nil {
 		return nil, err
 	}
@@ -960,9 +1025,9 @@ func (c *Client) GetSandbox(ctx context.Context, sandboxId SandboxIDParam, reqEd
 	return c.Client.Do(req)
 }
 
-// UpdateSandboxWithBody Change the name or the labels
+// UpdateSandboxWithBody Change the name, the labels or the hooks
 //
-// Labels are replaced as a whole; a field that is left out stays.
+// Labels and hooks are replaced as a whole; a field that is left out stays.
 //
 // Takes any type of body and a specified content type.
 //
@@ -979,9 +1044,9 @@ func (c *Client) UpdateSandboxWithBody(ctx context.Context, sandboxId SandboxIDP
 	return c.Client.Do(req)
 }
 
-// UpdateSandbox Change the name or the labels
+// UpdateSandbox Change the name, the labels or the hooks
 //
-// Labels are replaced as a whole; a field that is left out stays.
+// Labels and hooks are replaced as a whole; a field that is left out stays.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -1020,6 +1085,8 @@ func (c *Client) ListSandboxCheckpoints(ctx context.Context, sandboxId SandboxID
 // `reason` says why. With `include` the request fails instead, and the sandbox goes on untouched. When files
 // are taken alone and nothing has changed since the head, the head is answered (200) with `skipped`.
 // With `stop` the sandbox is stopped afterwards, which frees its memory; resuming it brings the processes back.
+// The `before_checkpoint` hooks of a sandbox that runs are run first; with `hook_failed` no checkpoint was
+// taken, and the sandbox goes on untouched.
 //
 // Takes any type of body and a specified content type.
 //
@@ -1043,6 +1110,8 @@ func (c *Client) CreateCheckpointWithBody(ctx context.Context, sandboxId Sandbox
 // `reason` says why. With `include` the request fails instead, and the sandbox goes on untouched. When files
 // are taken alone and nothing has changed since the head, the head is answered (200) with `skipped`.
 // With `stop` the sandbox is stopped afterwards, which frees its memory; resuming it brings the processes back.
+// The `before_checkpoint` hooks of a sandbox that runs are run first; with `hook_failed` no checkpoint was
+// taken, and the sandbox goes on untouched.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -1195,7 +1264,8 @@ func (c *Client) WriteFileWithBody(ctx context.Context, sandboxId SandboxIDParam
 
 // ForkSandboxWithBody Start new sandboxes from a sandbox as it is now
 //
-// Takes a checkpoint (or uses the head when nothing has changed), then forks that.
+// Takes a checkpoint (or uses the head when nothing has changed), then forks that. Hooks are run as for a
+// checkpoint and as for a fork.
 //
 // Takes any type of body and a specified content type.
 //
@@ -1214,7 +1284,8 @@ func (c *Client) ForkSandboxWithBody(ctx context.Context, sandboxId SandboxIDPar
 
 // ForkSandbox Start new sandboxes from a sandbox as it is now
 //
-// Takes a checkpoint (or uses the head when nothing has changed), then forks that.
+// Takes a checkpoint (or uses the head when nothing has changed), then forks that. Hooks are run as for a
+// checkpoint and as for a fork.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -1433,7 +1504,8 @@ func (c *Client) WaitProcess(ctx context.Context, sandboxId SandboxIDParam, exec
 // still runs keeps its id, and whoever follows or is attached to it stays so. The files that were there are
 // first kept as an automatic checkpoint, `undo`, unless nothing had changed. With `paths` only those are put
 // back, processes go on and the head stays. If the processes cannot be brought back the sandbox is left
-// stopped, with the files that it had.
+// stopped, with the files that it had. The `after_restore` hooks are run before the answer, except with `paths`,
+// and of a stopped sandbox when it is resumed; with `hook_failed` the sandbox stands at the checkpoint all the same.
 //
 // Takes any type of body and a specified content type.
 //
@@ -1457,7 +1529,8 @@ func (c *Client) RestoreSandboxWithBody(ctx context.Context, sandboxId SandboxID
 // still runs keeps its id, and whoever follows or is attached to it stays so. The files that were there are
 // first kept as an automatic checkpoint, `undo`, unless nothing had changed. With `paths` only those are put
 // back, processes go on and the head stays. If the processes cannot be brought back the sandbox is left
-// stopped, with the files that it had.
+// stopped, with the files that it had. The `after_restore` hooks are run before the answer, except with `paths`,
+// and of a stopped sandbox when it is resumed; with `hook_failed` the sandbox stands at the checkpoint all the same.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -1476,7 +1549,8 @@ func (c *Client) RestoreSandbox(ctx context.Context, sandboxId SandboxIDParam, p
 
 // ResumeSandbox Let a paused sandbox go on, or bring a stopped one back
 //
-// A sandbox that a checkpoint stopped comes back with its processes.
+// A sandbox that a checkpoint stopped comes back with its processes, and its `after_restore` hooks are run; so
+// are those of a sandbox that was restored while it was stopped. With `hook_failed` it is resumed all the same.
 //
 // Corresponds with POST /v1/sandboxes/{sandbox_id}/resume (the `ResumeSandbox` operationId).
 func (c *Client) ResumeSandbox(ctx context.Context, sandboxId SandboxIDParam, params *ResumeSandboxParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -2070,8 +2144,19 @@ func NewForkCheckpointRequestWithBody(server string, checkpointId CheckpointIDPa
 	return req, nil
 }
 
-// NewVerifyCheckpointRequest constructs an http.Request for the VerifyCheckpoint method
-func NewVerifyCheckpointRequest(server string, checkpointId CheckpointIDParam, params *VerifyCheckpointParams) (*http.Request, error) {
+// NewVerifyCheckpointRequest calls the generic VerifyCheckpoint builder with application/json body
+func NewVerifyCheckpointRequest(server string, checkpointId CheckpointIDParam, params *VerifyCheckpointParams, body VerifyCheckpointJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewVerifyCheckpointRequestWithBody(server, checkpointId, params, "application/json", bodyReader)
+}
+
+// NewVerifyCheckpointRequestWithBody constructs an http.Request for the VerifyCheckpoint method, with any body, and a specified content type
+func NewVerifyCheckpointRequestWithBody(server string, checkpointId CheckpointIDParam, params *VerifyCheckpointParams, contentType string, body io.Reader) (*http.Request, error) {
 	var err error
 
 	var pathParam0 string
@@ -2096,10 +2181,12 @@ func NewVerifyCheckpointRequest(server string, checkpointId CheckpointIDParam, p
 		return nil, err
 	}
 
-	req, err := http.NewRequest(http.MethodPost, queryURL.String(), nil)
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
 	if err != nil {
 		return nil, err
 	}
+
+	req.Header.Add("Content-Type", contentType)
 
 	if params != nil {
 
@@ -4240,6 +4327,9 @@ type ClientWithResponsesInterface interface {
 
 	// ForkCheckpointWithBodyWithResponse Start new sandboxes from a checkpoint
 	//
+	// The `after_fork` hooks are run in each child before the answer; a child where one fails is deleted, and its
+	// result is the error `hook_failed`.
+	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /v1/checkpoints/{checkpoint_id}/fork (the `ForkCheckpoint` operationId).
@@ -4247,17 +4337,35 @@ type ClientWithResponsesInterface interface {
 
 	// ForkCheckpointWithResponse Start new sandboxes from a checkpoint
 	//
+	// The `after_fork` hooks are run in each child before the answer; a child where one fails is deleted, and its
+	// result is the error `hook_failed`.
+	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /v1/checkpoints/{checkpoint_id}/fork (the `ForkCheckpoint` operationId).
 	ForkCheckpointWithResponse(ctx context.Context, checkpointId CheckpointIDParam, params *ForkCheckpointParams, body ForkCheckpointJSONRequestBody, reqEditors ...RequestEditorFn) (*ForkCheckpointResponse, error)
 
-	// VerifyCheckpointWithResponse Read every file of a checkpoint and compare it with its manifest
+	// VerifyCheckpointWithBodyWithResponse Read every file of a checkpoint and compare it with its manifest
 	//
-	// Returns a wrapper object for the known response body format(s).
+	// With `trial` the checkpoint is then restored, with its processes if it has them, into a container that has no
+	// network, is listed nowhere and is destroyed again. How that went is in `trial`; an answer of 200 says nothing
+	// of it. No hooks are run and the command is not started, but processes of the checkpoint go on for a moment.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /v1/checkpoints/{checkpoint_id}/verify (the `VerifyCheckpoint` operationId).
-	VerifyCheckpointWithResponse(ctx context.Context, checkpointId CheckpointIDParam, params *VerifyCheckpointParams, reqEditors ...RequestEditorFn) (*VerifyCheckpointResponse, error)
+	VerifyCheckpointWithBodyWithResponse(ctx context.Context, checkpointId CheckpointIDParam, params *VerifyCheckpointParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*VerifyCheckpointResponse, error)
+
+	// VerifyCheckpointWithResponse Read every file of a checkpoint and compare it with its manifest
+	//
+	// With `trial` the checkpoint is then restored, with its processes if it has them, into a container that has no
+	// network, is listed nowhere and is destroyed again. How that went is in `trial`; an answer of 200 says nothing
+	// of it. No hooks are run and the command is not started, but processes of the checkpoint go on for a moment.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/checkpoints/{checkpoint_id}/verify (the `VerifyCheckpoint` operationId).
+	VerifyCheckpointWithResponse(ctx context.Context, checkpointId CheckpointIDParam, params *VerifyCheckpointParams, body VerifyCheckpointJSONRequestBody, reqEditors ...RequestEditorFn) (*VerifyCheckpointResponse, error)
 
 	// StreamEventsWithResponse Every change, as server-sent events
 	//
@@ -4359,18 +4467,18 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /v1/sandboxes/{sandbox_id} (the `GetSandbox` operationId).
 	GetSandboxWithResponse(ctx context.Context, sandboxId SandboxIDParam, reqEditors ...RequestEditorFn) (*GetSandboxResponse, error)
 
-	// UpdateSandboxWithBodyWithResponse Change the name or the labels
+	// UpdateSandboxWithBodyWithResponse Change the name, the labels or the hooks
 	//
-	// Labels are replaced as a whole; a field that is left out stays.
+	// Labels and hooks are replaced as a whole; a field that is left out stays.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with PATCH /v1/sandboxes/{sandbox_id} (the `UpdateSandbox` operationId).
 	UpdateSandboxWithBodyWithResponse(ctx context.Context, sandboxId SandboxIDParam, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*UpdateSandboxResponse, error)
 
-	// UpdateSandboxWithResponse Change the name or the labels
+	// UpdateSandboxWithResponse Change the name, the labels or the hooks
 	//
-	// Labels are replaced as a whole; a field that is left out stays.
+	// Labels and hooks are replaced as a whole; a field that is left out stays.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -4391,6 +4499,8 @@ type ClientWithResponsesInterface interface {
 	// `reason` says why. With `include` the request fails instead, and the sandbox goes on untouched. When files
 	// are taken alone and nothing has changed since the head, the head is answered (200) with `skipped`.
 	// With `stop` the sandbox is stopped afterwards, which frees its memory; resuming it brings the processes back.
+	// The `before_checkpoint` hooks of a sandbox that runs are run first; with `hook_failed` no checkpoint was
+	// taken, and the sandbox goes on untouched.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -4404,6 +4514,8 @@ type ClientWithResponsesInterface interface {
 	// `reason` says why. With `include` the request fails instead, and the sandbox goes on untouched. When files
 	// are taken alone and nothing has changed since the head, the head is answered (200) with `skipped`.
 	// With `stop` the sandbox is stopped afterwards, which frees its memory; resuming it brings the processes back.
+	// The `before_checkpoint` hooks of a sandbox that runs are run first; with `hook_failed` no checkpoint was
+	// taken, and the sandbox goes on untouched.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -4492,7 +4604,8 @@ type ClientWithResponsesInterface interface {
 
 	// ForkSandboxWithBodyWithResponse Start new sandboxes from a sandbox as it is now
 	//
-	// Takes a checkpoint (or uses the head when nothing has changed), then forks that.
+	// Takes a checkpoint (or uses the head when nothing has changed), then forks that. Hooks are run as for a
+	// checkpoint and as for a fork.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -4501,7 +4614,8 @@ type ClientWithResponsesInterface interface {
 
 	// ForkSandboxWithResponse Start new sandboxes from a sandbox as it is now
 	//
-	// Takes a checkpoint (or uses the head when nothing has changed), then forks that.
+	// Takes a checkpoint (or uses the head when nothing has changed), then forks that. Hooks are run as for a
+	// checkpoint and as for a fork.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -4612,7 +4726,8 @@ type ClientWithResponsesInterface interface {
 	// still runs keeps its id, and whoever follows or is attached to it stays so. The files that were there are
 	// first kept as an automatic checkpoint, `undo`, unless nothing had changed. With `paths` only those are put
 	// back, processes go on and the head stays. If the processes cannot be brought back the sandbox is left
-	// stopped, with the files that it had.
+	// stopped, with the files that it had. The `after_restore` hooks are run before the answer, except with `paths`,
+	// and of a stopped sandbox when it is resumed; with `hook_failed` the sandbox stands at the checkpoint all the same.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -4626,7 +4741,8 @@ type ClientWithResponsesInterface interface {
 	// still runs keeps its id, and whoever follows or is attached to it stays so. The files that were there are
 	// first kept as an automatic checkpoint, `undo`, unless nothing had changed. With `paths` only those are put
 	// back, processes go on and the head stays. If the processes cannot be brought back the sandbox is left
-	// stopped, with the files that it had.
+	// stopped, with the files that it had. The `after_restore` hooks are run before the answer, except with `paths`,
+	// and of a stopped sandbox when it is resumed; with `hook_failed` the sandbox stands at the checkpoint all the same.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -4635,7 +4751,8 @@ type ClientWithResponsesInterface interface {
 
 	// ResumeSandboxWithResponse Let a paused sandbox go on, or bring a stopped one back
 	//
-	// A sandbox that a checkpoint stopped comes back with its processes.
+	// A sandbox that a checkpoint stopped comes back with its processes, and its `after_restore` hooks are run; so
+	// are those of a sandbox that was restored while it was stopped. With `hook_failed` it is resumed all the same.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -6865,6 +6982,9 @@ func (c *ClientWithResponses) ReadCheckpointFileWithResponse(ctx context.Context
 
 // ForkCheckpointWithBodyWithResponse Start new sandboxes from a checkpoint
 //
+// The `after_fork` hooks are run in each child before the answer; a child where one fails is deleted, and its
+// result is the error `hook_failed`.
+//
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
 // Corresponds with POST /v1/checkpoints/{checkpoint_id}/fork (the `ForkCheckpoint` operationId).
@@ -6878,6 +6998,9 @@ func (c *ClientWithResponses) ForkCheckpointWithBodyWithResponse(ctx context.Con
 
 // ForkCheckpointWithResponse Start new sandboxes from a checkpoint
 //
+// The `after_fork` hooks are run in each child before the answer; a child where one fails is deleted, and its
+// result is the error `hook_failed`.
+//
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
 // Corresponds with POST /v1/checkpoints/{checkpoint_id}/fork (the `ForkCheckpoint` operationId).
@@ -6889,13 +7012,34 @@ func (c *ClientWithResponses) ForkCheckpointWithResponse(ctx context.Context, ch
 	return ParseForkCheckpointResponse(rsp)
 }
 
-// VerifyCheckpointWithResponse Read every file of a checkpoint and compare it with its manifest
+// VerifyCheckpointWithBodyWithResponse Read every file of a checkpoint and compare it with its manifest
 //
-// Returns a wrapper object for the known response body format(s).
+// With `trial` the checkpoint is then restored, with its processes if it has them, into a container that has no
+// network, is listed nowhere and is destroyed again. How that went is in `trial`; an answer of 200 says nothing
+// of it. No hooks are run and the command is not started, but processes of the checkpoint go on for a moment.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
 // Corresponds with POST /v1/checkpoints/{checkpoint_id}/verify (the `VerifyCheckpoint` operationId).
-func (c *ClientWithResponses) VerifyCheckpointWithResponse(ctx context.Context, checkpointId CheckpointIDParam, params *VerifyCheckpointParams, reqEditors ...RequestEditorFn) (*VerifyCheckpointResponse, error) {
-	rsp, err := c.VerifyCheckpoint(ctx, checkpointId, params, reqEditors...)
+func (c *ClientWithResponses) VerifyCheckpointWithBodyWithResponse(ctx context.Context, checkpointId CheckpointIDParam, params *VerifyCheckpointParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*VerifyCheckpointResponse, error) {
+	rsp, err := c.VerifyCheckpointWithBody(ctx, checkpointId, params, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseVerifyCheckpointResponse(rsp)
+}
+
+// VerifyCheckpointWithResponse Read every file of a checkpoint and compare it with its manifest
+//
+// With `trial` the checkpoint is then restored, with its processes if it has them, into a container that has no
+// network, is listed nowhere and is destroyed again. How that went is in `trial`; an answer of 200 says nothing
+// of it. No hooks are run and the command is not started, but processes of the checkpoint go on for a moment.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/checkpoints/{checkpoint_id}/verify (the `VerifyCheckpoint` operationId).
+func (c *ClientWithResponses) VerifyCheckpointWithResponse(ctx context.Context, checkpointId CheckpointIDParam, params *VerifyCheckpointParams, body VerifyCheckpointJSONRequestBody, reqEditors ...RequestEditorFn) (*VerifyCheckpointResponse, error) {
+	rsp, err := c.VerifyCheckpoint(ctx, checkpointId, params, body, reqEditors...)
 	if err != nil {
 		return nil, err
 	}
@@ -7074,9 +7218,9 @@ func (c *ClientWithResponses) GetSandboxWithResponse(ctx context.Context, sandbo
 	return ParseGetSandboxResponse(rsp)
 }
 
-// UpdateSandboxWithBodyWithResponse Change the name or the labels
+// UpdateSandboxWithBodyWithResponse Change the name, the labels or the hooks
 //
-// Labels are replaced as a whole; a field that is left out stays.
+// Labels and hooks are replaced as a whole; a field that is left out stays.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -7089,9 +7233,9 @@ func (c *ClientWithResponses) UpdateSandboxWithBodyWithResponse(ctx context.Cont
 	return ParseUpdateSandboxResponse(rsp)
 }
 
-// UpdateSandboxWithResponse Change the name or the labels
+// UpdateSandboxWithResponse Change the name, the labels or the hooks
 //
-// Labels are replaced as a whole; a field that is left out stays.
+// Labels and hooks are replaced as a whole; a field that is left out stays.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -7124,6 +7268,8 @@ func (c *ClientWithResponses) ListSandboxCheckpointsWithResponse(ctx context.Con
 // `reason` says why. With `include` the request fails instead, and the sandbox goes on untouched. When files
 // are taken alone and nothing has changed since the head, the head is answered (200) with `skipped`.
 // With `stop` the sandbox is stopped afterwards, which frees its memory; resuming it brings the processes back.
+// The `before_checkpoint` hooks of a sandbox that runs are run first; with `hook_failed` no checkpoint was
+// taken, and the sandbox goes on untouched.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -7143,6 +7289,8 @@ func (c *ClientWithResponses) CreateCheckpointWithBodyWithResponse(ctx context.C
 // `reason` says why. With `include` the request fails instead, and the sandbox goes on untouched. When files
 // are taken alone and nothing has changed since the head, the head is answered (200) with `skipped`.
 // With `stop` the sandbox is stopped afterwards, which frees its memory; resuming it brings the processes back.
+// The `before_checkpoint` hooks of a sandbox that runs are run first; with `hook_failed` no checkpoint was
+// taken, and the sandbox goes on untouched.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -7273,7 +7421,8 @@ func (c *ClientWithResponses) WriteFileWithBodyWithResponse(ctx context.Context,
 
 // ForkSandboxWithBodyWithResponse Start new sandboxes from a sandbox as it is now
 //
-// Takes a checkpoint (or uses the head when nothing has changed), then forks that.
+// Takes a checkpoint (or uses the head when nothing has changed), then forks that. Hooks are run as for a
+// checkpoint and as for a fork.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -7288,7 +7437,8 @@ func (c *ClientWithResponses) ForkSandboxWithBodyWithResponse(ctx context.Contex
 
 // ForkSandboxWithResponse Start new sandboxes from a sandbox as it is now
 //
-// Takes a checkpoint (or uses the head when nothing has changed), then forks that.
+// Takes a checkpoint (or uses the head when nothing has changed), then forks that. Hooks are run as for a
+// checkpoint and as for a fork.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -7471,7 +7621,8 @@ func (c *ClientWithResponses) WaitProcessWithResponse(ctx context.Context, sandb
 // still runs keeps its id, and whoever follows or is attached to it stays so. The files that were there are
 // first kept as an automatic checkpoint, `undo`, unless nothing had changed. With `paths` only those are put
 // back, processes go on and the head stays. If the processes cannot be brought back the sandbox is left
-// stopped, with the files that it had.
+// stopped, with the files that it had. The `after_restore` hooks are run before the answer, except with `paths`,
+// and of a stopped sandbox when it is resumed; with `hook_failed` the sandbox stands at the checkpoint all the same.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -7491,7 +7642,8 @@ func (c *ClientWithResponses) RestoreSandboxWithBodyWithResponse(ctx context.Con
 // still runs keeps its id, and whoever follows or is attached to it stays so. The files that were there are
 // first kept as an automatic checkpoint, `undo`, unless nothing had changed. With `paths` only those are put
 // back, processes go on and the head stays. If the processes cannot be brought back the sandbox is left
-// stopped, with the files that it had.
+// stopped, with the files that it had. The `after_restore` hooks are run before the answer, except with `paths`,
+// and of a stopped sandbox when it is resumed; with `hook_failed` the sandbox stands at the checkpoint all the same.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -7506,7 +7658,8 @@ func (c *ClientWithResponses) RestoreSandboxWithResponse(ctx context.Context, sa
 
 // ResumeSandboxWithResponse Let a paused sandbox go on, or bring a stopped one back
 //
-// A sandbox that a checkpoint stopped comes back with its processes.
+// A sandbox that a checkpoint stopped comes back with its processes, and its `after_restore` hooks are run; so
+// are those of a sandbox that was restored while it was stopped. With `hook_failed` it is resumed all the same.
 //
 // Returns a wrapper object for the known response body format(s).
 //

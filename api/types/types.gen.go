@@ -86,6 +86,7 @@ const (
 	CommandNotRunnable    Code = "command_not_runnable"
 	Conflict              Code = "conflict"
 	Forbidden             Code = "forbidden"
+	HookFailed            Code = "hook_failed"
 	IdempotencyInProgress Code = "idempotency_in_progress"
 	IdempotencyMismatch   Code = "idempotency_mismatch"
 	ImageMismatch         Code = "image_mismatch"
@@ -125,6 +126,8 @@ func (e Code) Valid() bool {
 	case Conflict:
 		return true
 	case Forbidden:
+		return true
+	case HookFailed:
 		return true
 	case IdempotencyInProgress:
 		return true
@@ -253,6 +256,45 @@ func (e FileInfoType) Valid() bool {
 	case FileInfoTypeSocket:
 		return true
 	case FileInfoTypeSymlink:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for HookEvent.
+const (
+	AfterFork        HookEvent = "after_fork"
+	AfterRestore     HookEvent = "after_restore"
+	BeforeCheckpoint HookEvent = "before_checkpoint"
+)
+
+// Valid indicates whether the value is a known member of the HookEvent enum.
+func (e HookEvent) Valid() bool {
+	switch e {
+	case AfterFork:
+		return true
+	case AfterRestore:
+		return true
+	case BeforeCheckpoint:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for HookOnFailure.
+const (
+	Fail   HookOnFailure = "fail"
+	Ignore HookOnFailure = "ignore"
+)
+
+// Valid indicates whether the value is a known member of the HookOnFailure enum.
+func (e HookOnFailure) Valid() bool {
+	switch e {
+	case Fail:
+		return true
+	case Ignore:
 		return true
 	default:
 		return false
@@ -481,8 +523,11 @@ type Checkpoint struct {
 	Sizes Sizes `json:"sizes"`
 
 	// Skipped Nothing had changed and this is the head.
-	Skipped  bool              `json:"skipped"`
-	Timings  Timings           `json:"timings"`
+	Skipped bool    `json:"skipped"`
+	Timings Timings `json:"timings"`
+
+	// Trial How a trial restore went.
+	Trial    *Trial            `json:"trial,omitempty"`
 	Versions map[string]string `json:"versions"`
 }
 
@@ -522,6 +567,7 @@ type CheckpointName = string
 // | `checkpoint_corrupt` | 422 | what is on disk is not what was recorded |
 // | `command_not_found` | 422 | no such executable in the sandbox |
 // | `command_not_runnable` | 422 | found, but it cannot be executed |
+// | `hook_failed` | 424 | a hook failed that must not; `detail` says which, how, and the end of what it printed |
 // | `too_large` | 413 | a bound on sizes or counts was exceeded |
 // | `unsupported_media_type` | 415 | not a content type of this operation |
 // | `range_not_satisfiable` | 416 | the range lies outside the file |
@@ -567,6 +613,7 @@ type CreateSandbox struct {
 
 	// Env Names hold no `=` and no NUL.
 	Env   *Env     `json:"env,omitempty"`
+	Hooks *Hooks   `json:"hooks,omitempty"`
 	Image ImageRef `json:"image"`
 
 	// Labels Free pairs; keys are up to 63 letters, digits and `._/-`.
@@ -730,7 +777,8 @@ type Fork struct {
 	Count   *int     `json:"count,omitempty"`
 
 	// Env Names hold no `=` and no NUL.
-	Env *Env `json:"env,omitempty"`
+	Env   *Env   `json:"env,omitempty"`
+	Hooks *Hooks `json:"hooks,omitempty"`
 
 	// Labels Free pairs; keys are up to 63 letters, digits and `._/-`.
 	Labels *Labels `json:"labels,omitempty"`
@@ -771,6 +819,41 @@ type Head struct {
 	SandboxId  string       `json:"sandbox_id"`
 	State      SandboxState `json:"state"`
 }
+
+// Hook Something to be done at an event: a `command` inside the sandbox, or a POST to a `url`; one of the two. Hooks of
+// one event are run in their order, each after the former. While they run the sandbox takes no other operation,
+// commands included. A fork has the hooks that its checkpoint recorded; a restore leaves those of the sandbox.
+//
+// `before_checkpoint`: before anything is stopped for a checkpoint or a fork of a sandbox that runs; not for
+// checkpoints that a restore takes of what it replaces. `after_restore`: when the sandbox runs again after a
+// restore, or after a resume that brought processes back. `after_fork`: in each child.
+//
+// A command is run as commands of exec are, with the sandbox's user, directory and environment, and `CAIRN_EVENT`,
+// `CAIRN_CHECKPOINT` and `CAIRN_GENERATION`; it succeeds with exit code 0, and its process group is killed at the
+// timeout. A url must lie below one that the operator's configuration allows (`hooks.allow`). It is sent `event`,
+// `sandbox_id`, `sandbox` (its name), `checkpoint`, `generation`, `time` and `operation` (an id of this run, also
+// the `Idempotency-Key`) as JSON; any 2xx status is success, redirects are not followed.
+//
+// The checkpoint named before it is taken does not come to be when taking it fails or nothing has changed. With
+// `on_failure: fail` no further hooks are run and the operation answers `hook_failed`. Each run is an event
+// `hook.succeeded` or `hook.failed`. A hook is never run twice for the same event: those that the daemon's end
+// kept from being run or finished are reported by `hook.failed`, and by `reason` of the sandbox.
+type Hook struct {
+	Command   *[]string      `json:"command,omitempty"`
+	Event     HookEvent      `json:"event"`
+	OnFailure *HookOnFailure `json:"on_failure,omitempty"`
+	TimeoutMs *int64         `json:"timeout_ms,omitempty"`
+	Url       *string        `json:"url,omitempty"`
+}
+
+// HookEvent defines model for Hook.Event.
+type HookEvent string
+
+// HookOnFailure defines model for Hook.OnFailure.
+type HookOnFailure string
+
+// Hooks defines model for Hooks.
+type Hooks = []Hook
 
 // Image defines model for Image.
 type Image struct {
@@ -891,6 +974,7 @@ type Problem struct {
 	// | `checkpoint_corrupt` | 422 | what is on disk is not what was recorded |
 	// | `command_not_found` | 422 | no such executable in the sandbox |
 	// | `command_not_runnable` | 422 | found, but it cannot be executed |
+	// | `hook_failed` | 424 | a hook failed that must not; `detail` says which, how, and the end of what it printed |
 	// | `too_large` | 413 | a bound on sizes or counts was exceeded |
 	// | `unsupported_media_type` | 415 | not a content type of this operation |
 	// | `range_not_satisfiable` | 416 | the range lies outside the file |
@@ -923,9 +1007,12 @@ type Process struct {
 	Cwd        string   `json:"cwd"`
 
 	// ExitCode Meaningful once it has ended; 128 + signal when killed by one.
-	ExitCode int    `json:"exit_code"`
-	ExitedAt *Time  `json:"exited_at,omitempty"`
-	Id       string `json:"id"`
+	ExitCode int   `json:"exit_code"`
+	ExitedAt *Time `json:"exited_at,omitempty"`
+
+	// Hook The event whose hook it is.
+	Hook *string `json:"hook,omitempty"`
+	Id   string  `json:"id"`
 
 	// Main The sandbox's configured command.
 	Main bool `json:"main"`
@@ -1023,6 +1110,7 @@ type RestoredSandbox struct {
 
 	// Head Id of the checkpoint that its present work started from; empty before the first.
 	Head     string `json:"head"`
+	Hooks    []Hook `json:"hooks"`
 	Hostname string `json:"hostname"`
 	Id       string `json:"id"`
 
@@ -1039,7 +1127,7 @@ type RestoredSandbox struct {
 	// Processes Those of the checkpoint go on, at once or, in a stopped sandbox, when it is resumed.
 	Processes bool `json:"processes"`
 
-	// Reason Why it is paused, stopped or failed, when not by request.
+	// Reason Why it is paused, stopped or failed, when not by request. Of one that runs: that its hooks were not.
 	Reason string `json:"reason"`
 
 	// Resources Limits; 0 means none of its own.
@@ -1070,6 +1158,7 @@ type Sandbox struct {
 
 	// Head Id of the checkpoint that its present work started from; empty before the first.
 	Head     string `json:"head"`
+	Hooks    []Hook `json:"hooks"`
 	Hostname string `json:"hostname"`
 	Id       string `json:"id"`
 
@@ -1083,7 +1172,7 @@ type Sandbox struct {
 	// Network none: loopback only. egress: out through NAT.
 	Network Network `json:"network"`
 
-	// Reason Why it is paused, stopped or failed, when not by request.
+	// Reason Why it is paused, stopped or failed, when not by request. Of one that runs: that its hooks were not.
 	Reason string `json:"reason"`
 
 	// Resources Limits; 0 means none of its own.
@@ -1147,6 +1236,20 @@ type Timings struct {
 	TotalMs  float64 `json:"total_ms"`
 }
 
+// Trial How a trial restore went.
+type Trial struct {
+	DurationMs float64 `json:"duration_ms"`
+
+	// Error Why it is not ok.
+	Error *string `json:"error,omitempty"`
+
+	// Ok It was restored, and every recorded process was alive.
+	Ok bool `json:"ok"`
+
+	// Processes How many ran there.
+	Processes int `json:"processes"`
+}
+
 // UpdateCheckpoint defines model for UpdateCheckpoint.
 type UpdateCheckpoint struct {
 	// Labels Free pairs; keys are up to 63 letters, digits and `._/-`.
@@ -1159,6 +1262,8 @@ type UpdateCheckpoint struct {
 
 // UpdateSandbox defines model for UpdateSandbox.
 type UpdateSandbox struct {
+	Hooks *Hooks `json:"hooks,omitempty"`
+
 	// Labels Free pairs; keys are up to 63 letters, digits and `._/-`.
 	Labels *Labels `json:"labels,omitempty"`
 
@@ -1176,6 +1281,12 @@ type Usage struct {
 
 // User name, uid, name:group or uid:gid; empty for the image's.
 type User = string
+
+// VerifyCheckpoint defines model for VerifyCheckpoint.
+type VerifyCheckpoint struct {
+	// Trial Restore it into a throwaway container.
+	Trial *bool `json:"trial,omitempty"`
+}
 
 // CheckpointIDParam defines model for CheckpointIDParam.
 type CheckpointIDParam = CheckpointID
@@ -1482,6 +1593,9 @@ type UpdateCheckpointJSONRequestBody = UpdateCheckpoint
 
 // ForkCheckpointJSONRequestBody defines body for ForkCheckpoint for application/json ContentType.
 type ForkCheckpointJSONRequestBody = Fork
+
+// VerifyCheckpointJSONRequestBody defines body for VerifyCheckpoint for application/json ContentType.
+type VerifyCheckpointJSONRequestBody = VerifyCheckpoint
 
 // AddImageJSONRequestBody defines body for AddImage for application/json ContentType.
 type AddImageJSONRequestBody = PullImage

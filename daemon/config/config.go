@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -29,6 +30,7 @@ type Config struct {
 	Network    Network    `toml:"network"`
 	Limits     Limits     `toml:"limits"`
 	Mounts     Mounts     `toml:"mounts"`
+	Hooks      Hooks      `toml:"hooks"`
 	Images     Images     `toml:"images"`
 	Log        Log        `toml:"log"`
 }
@@ -84,6 +86,11 @@ type Limits struct {
 // Mounts is what callers may mount.
 type Mounts struct {
 	Allow []string `toml:"allow" comment:"Host paths below which sandboxes may be given read-only mounts."`
+}
+
+// Hooks is which addresses hooks of sandboxes may post to.
+type Hooks struct {
+	Allow []string `toml:"allow" comment:"http and https addresses; hooks may post to what is below them, by whole path segments."`
 }
 
 // Images bounds what an image may unpack to.
@@ -235,6 +242,11 @@ func (c Config) Check() error {
 	for _, m := range c.Mounts.Allow {
 		if !filepath.IsAbs(m) {
 			wrong("mounts.allow", "%q is not an absolute path", m)
+		}
+	}
+	for _, h := range c.Hooks.Allow {
+		if u, err := url.Parse(h); err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
+			wrong("hooks.allow", "%q is not an http or https address without user, query and fragment", h)
 		}
 	}
 	if c.Images.MaxBytes < 1 || c.Images.MaxEntries < 1 {

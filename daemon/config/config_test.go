@@ -84,6 +84,8 @@ func TestWrongIsNamed(t *testing.T) {
 		{"[limits]\nforks = 0", "limits"},
 		{"[limits]\nlock_wait = 'soon'", "limits.lock_wait"},
 		{"[mounts]\nallow = ['srv']", "mounts.allow"},
+		{"[hooks]\nallow = ['hooks.example.com']", "hooks.allow"},
+		{"[hooks]\nallow = ['https://u@hooks.example.com/']", "hooks.allow"},
 		{"[log]\nlevel = 'loud'", "log.level"},
 		{"[log]\nformat = 'xml'", "log.format"},
 		{"run_dir = '/" + strings.Repeat("x", 100) + "'", "run_dir"},

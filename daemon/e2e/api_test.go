@@ -91,7 +91,7 @@ func (h *host) deleteCheckpoint(id string) error {
 func (h *host) verify(id string) (types.Checkpoint, error) {
 	ctx, cancel := request()
 	defer cancel()
-	return client.Get[types.Checkpoint](h.client.VerifyCheckpoint(ctx, id, nil))
+	return client.Get[types.Checkpoint](h.client.VerifyCheckpoint(ctx, id, nil, types.VerifyCheckpoint{}))
 }
 
 func (h *host) restore(id, checkpoint string, paths ...string) (types.RestoredSandbox, error) {

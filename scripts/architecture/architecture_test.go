@@ -78,6 +78,7 @@ var layers = []struct {
 	{"daemon/supervise", []string{"daemon/supervise"}, nil},
 	{"daemon/store", []string{"daemon/store", "sandbox"}, nil},
 	{"daemon/image", []string{"daemon/image", "overlay", "sandbox"}, nil},
+	{"daemon/webhook", []string{"daemon/webhook", "sandbox"}, []string{}},
 	{"daemon/runtime", []string{"daemon/runtime", "daemon/cgroup", "sandbox"}, nil},
 	{"daemon", []string{"daemon", "sandbox", "overlay", "criu", "api", "api/types"}, nil},
 	{"api/types", nil, nil},

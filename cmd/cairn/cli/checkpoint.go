@@ -125,8 +125,11 @@ and so on appended. Fails when a child could not be made; the others stay.`,
 		Example: "  cairn fork good -n 3 --name try\n  cairn fork --now alice --name bob -e SEED=2",
 		Args:    cobra.ExactArgs(1), ValidArgsFunction: a.completeCheckpoints,
 		RunE: func(c *cobra.Command, args []string) error {
-			r := types.Fork{Count: &count, Name: set(cfg.name), Network: set(types.Network(cfg.network)), Resources: cfg.resources(), Processes: set(types.Processes(processes)), Verify: set(verify)}
-			var err error
+			h, err := cfg.hook.hooks()
+			if err != nil {
+				return err
+			}
+			r := types.Fork{Count: &count, Hooks: h, Name: set(cfg.name), Network: set(types.Network(cfg.network)), Resources: cfg.resources(), Processes: set(types.Processes(processes)), Verify: set(verify)}
 			if r.Env, r.Labels, err = cfg.maps(); err != nil {
 				return err
 			}
@@ -176,9 +179,13 @@ func (a *app) children(res types.ForkResults) error {
 }
 
 func (a *app) verifyCommand() *cobra.Command {
-	return &cobra.Command{
+	var trial bool
+	c := &cobra.Command{
 		Use: "verify CHECKPOINT", Short: "Compare every file of a checkpoint with what was recorded",
-		Example: "  cairn verify good",
+		Long: `Compare every file of a checkpoint with what was recorded. With --trial it is then
+restored, with its processes if it has them, into a container that has no network and
+is thrown away; it fails when that fails.`,
+		Example: "  cairn verify good\n  cairn verify --trial good",
 		Args:    cobra.ExactArgs(1), ValidArgsFunction: a.completeCheckpoints,
 		RunE: func(c *cobra.Command, args []string) error {
 			id, err := a.checkpoint(c.Context(), args[0])
@@ -186,12 +193,33 @@ func (a *app) verifyCommand() *cobra.Command {
 				return err
 			}
 			a.progress("verifying %s ...", id)
-			k, err := client.Get[types.Checkpoint](a.client.VerifyCheckpoint(c.Context(), id, nil))
+			k, err := client.Get[types.Checkpoint](a.client.VerifyCheckpoint(c.Context(), id, nil, types.VerifyCheckpoint{Trial: set(trial)}))
 			a.progress("")
 			if err != nil {
 				return err
 			}
-			return a.show(k, func() error { return a.line("%s is intact, %s", k.Id, orDash(k.Digest)) })
+			if err := a.show(k, func() error { return a.line("%s is intact, %s", k.Id, orDash(k.Digest)) }); err != nil {
+				return err
+			}
+			return a.tried(k.Trial)
 		},
 	}
+	c.Flags().BoolVar(&trial, "trial", false, "restore it into a throwaway container, too")
+	return c
+}
+
+// tried says how a trial restore went; one that failed is an error.
+func (a *app) tried(t *types.Trial) error {
+	switch {
+	case t == nil:
+		return nil
+	case !t.Ok:
+		why := ""
+		if t.Error != nil {
+			why = *t.Error
+		}
+		return fmt.Errorf("the trial restore failed: %s", printable(why))
+	}
+	fmt.Fprintf(a.Err, "restored on trial in %.2f ms; %d processes ran\n", t.DurationMs, t.Processes)
+	return nil
 }

@@ -75,10 +75,12 @@ func (a *app) eachSandbox(verb, short string, do func(ctx context.Context, id st
 func (a *app) updateCommand() *cobra.Command {
 	var name, notes string
 	var labels []string
+	var hook hookFlags
+	var noHooks bool
 	c := &cobra.Command{
-		Use: "update SANDBOX|CHECKPOINT", Short: "Change name, labels or notes",
-		Long: `Change the name or the labels of a sandbox, or the name, labels or notes of a
-checkpoint (by its id or as @SANDBOX). The labels given replace all there are.`,
+		Use: "update SANDBOX|CHECKPOINT", Short: "Change name, labels, hooks or notes",
+		Long: `Change the name, the labels or the hooks of a sandbox, or the name, labels or notes of a
+checkpoint (by its id or as @SANDBOX). The labels and hooks given replace all there are.`,
 		Example: "  cairn update alice --name bob\n  cairn update @bob --name good --notes 'all tests pass' -l stage=1",
 		Args:    cobra.ExactArgs(1), ValidArgsFunction: a.completeSandboxes,
 		RunE: func(c *cobra.Command, args []string) error {
@@ -102,7 +104,14 @@ checkpoint (by its id or as @SANDBOX). The labels given replace all there are.`,
 			if c.Flags().Changed("notes") {
 				return usagef("a sandbox has no notes")
 			}
-			sb, err := client.Get[types.Sandbox](a.client.UpdateSandbox(c.Context(), args[0], types.UpdateSandbox{Name: named, Labels: given[types.Labels](l)}))
+			h, err := hook.hooks()
+			if err != nil {
+				return err
+			}
+			if noHooks {
+				h = &types.Hooks{}
+			}
+			sb, err := client.Get[types.Sandbox](a.client.UpdateSandbox(c.Context(), args[0], types.UpdateSandbox{Name: named, Labels: given[types.Labels](l), Hooks: h}))
 			if err != nil {
 				return err
 			}
@@ -111,6 +120,9 @@ checkpoint (by its id or as @SANDBOX). The labels given replace all there are.`,
 	}
 	c.Flags().StringVar(&name, "name", "", "new name")
 	c.Flags().StringVar(&notes, "notes", "", "new notes of a checkpoint")
+	hook.add(c.Flags())
+	c.Flags().BoolVar(&noHooks, "no-hooks", false, "the sandbox is to have no hooks")
+	c.MarkFlagsMutuallyExclusive("hook", "no-hooks")
 	c.Flags().StringArrayVarP(&labels, "label", "l", nil, "label KEY=VALUE (repeatable)")
 	return c
 }

@@ -17,6 +17,7 @@ import (
 type config struct {
 	name, cwd, user, network string
 	env, labels, mounts      []string
+	hook                     hookFlags
 	main                     bool
 	cpus                     float64
 	memory, pids, disk       int64
@@ -31,6 +32,7 @@ func (c *config) common(f *pflag.FlagSet) {
 	f.Float64Var(&c.cpus, "cpus", 0, "limit of CPU cores")
 	f.Int64Var(&c.memory, "memory", 0, "limit of memory in bytes")
 	f.Int64Var(&c.pids, "pids", 0, "limit of processes")
+	c.hook.add(f)
 	f.Int64Var(&c.disk, "disk", 0, "limit of what it may write, in bytes")
 }
 
@@ -72,7 +74,8 @@ func (c *config) create(image string) (r types.CreateSandbox, err error) {
 	if mounts != nil {
 		r.Mounts = &mounts
 	}
-	return r, nil
+	r.Hooks, err = c.hook.hooks()
+	return r, err
 }
 
 func (a *app) runCommand() *cobra.Command {

@@ -52,7 +52,7 @@ func (a *app) details(rows [][2]string) error {
 }
 
 func sandboxDetails(s types.Sandbox) [][2]string {
-	return [][2]string{
+	rows := [][2]string{
 		{"id", s.Id},
 		{"name", s.Name},
 		{"state", string(s.State)},
@@ -67,6 +67,10 @@ func sandboxDetails(s types.Sandbox) [][2]string {
 		{"labels", list(s.Labels)},
 		{"created", s.CreatedAt.Format(time.RFC3339)},
 	}
+	for _, h := range s.Hooks {
+		rows = append(rows, [2]string{"hook", hookText(h)})
+	}
+	return rows
 }
 
 func checkpointDetails(k types.Checkpoint) [][2]string {

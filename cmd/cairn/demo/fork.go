@@ -142,7 +142,7 @@ func (d *demo) keep(ctx context.Context, attempts []*attempt, winner *attempt) e
 	if err != nil {
 		return err
 	}
-	if _, err := client.Get[types.Checkpoint](d.cairn.VerifyCheckpoint(ctx, c.Id, nil)); err != nil {
+	if _, err := client.Get[types.Checkpoint](d.cairn.VerifyCheckpoint(ctx, c.Id, nil, types.VerifyCheckpoint{})); err != nil {
 		return err
 	}
 	now, err := d.read(ctx, d.sandbox, work, nil)
