@@ -30,6 +30,7 @@ build: ## cairnd, cairn, cairn-init and cairn-criu, into bin/
 images: setup ## the Debian images that tests and the demo use, into build/ (root)
 	@scripts/image/build.sh tiny build/tiny.tar
 	@scripts/image/build.sh demo build/demo.tar
+	@scripts/image/build.sh workloads build/workloads.tar
 
 # Tests drive real containers, so that none is answered from the cache.
 test: setup build images ## set up, build, vet and run every test with the race detector (root)
