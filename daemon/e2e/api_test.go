@@ -52,13 +52,24 @@ func (h *host) resume(id string) (types.Sandbox, error) {
 	return client.Get[types.Sandbox](h.client.ResumeSandbox(ctx, id, nil))
 }
 
+// checkpoint takes one of the files alone.
 func (h *host) checkpoint(id string) (types.Checkpoint, error) {
-	return h.checkpointAs(id, types.CreateCheckpoint{})
+	return h.checkpointAs(id, types.CreateCheckpoint{Processes: ptr(types.Exclude)})
 }
 
-// durable takes a checkpoint and waits until it is durable.
+// durable takes a checkpoint of the files and waits until it is durable.
 func (h *host) durable(id string) (types.Checkpoint, error) {
-	return h.checkpointAs(id, types.CreateCheckpoint{Wait: ptr(types.CreateCheckpointWait("durable"))})
+	return h.checkpointAs(id, types.CreateCheckpoint{Processes: ptr(types.Exclude), Wait: ptr(types.CreateCheckpointWait("durable"))})
+}
+
+// dump takes a checkpoint with the processes.
+func (h *host) dump(id string) (types.Checkpoint, error) {
+	return h.checkpointAs(id, types.CreateCheckpoint{Processes: ptr(types.Include)})
+}
+
+// sleep takes a checkpoint with the processes that stops the sandbox.
+func (h *host) sleep(id string) (types.Checkpoint, error) {
+	return h.checkpointAs(id, types.CreateCheckpoint{Processes: ptr(types.Include), Stop: ptr(true)})
 }
 
 func (h *host) checkpointAs(id string, c types.CreateCheckpoint) (types.Checkpoint, error) {
@@ -94,28 +105,47 @@ func (h *host) verify(id string) (types.Checkpoint, error) {
 	return client.Get[types.Checkpoint](h.client.VerifyCheckpoint(ctx, id, nil, types.VerifyCheckpoint{}))
 }
 
+// restore brings the files back, or some of them.
 func (h *host) restore(id, checkpoint string, paths ...string) (types.RestoredSandbox, error) {
-	ctx, cancel := request()
-	defer cancel()
-	r := types.Restore{Checkpoint: checkpoint}
+	r := types.Restore{Checkpoint: checkpoint, Processes: ptr(types.Exclude)}
 	if len(paths) > 0 {
 		r.Paths = &paths
 	}
+	return h.restoreAs(id, r)
+}
+
+// revive brings the files and the processes back.
+func (h *host) revive(id, checkpoint string) (types.RestoredSandbox, error) {
+	return h.restoreAs(id, types.Restore{Checkpoint: checkpoint, Processes: ptr(types.Include)})
+}
+
+func (h *host) restoreAs(id string, r types.Restore) (types.RestoredSandbox, error) {
+	ctx, cancel := request()
+	defer cancel()
 	return client.Get[types.RestoredSandbox](h.client.RestoreSandbox(ctx, id, nil, r))
 }
 
-// fork makes one sandbox from a checkpoint.
+// fork makes one sandbox from the files of a checkpoint.
 func (h *host) fork(checkpoint string) (types.Sandbox, error) {
+	return onlyChild(h.forkAs(checkpoint, types.Fork{Processes: ptr(types.Exclude)}))
+}
+
+// forkDump makes one sandbox from the files and the processes of a checkpoint.
+func (h *host) forkDump(checkpoint string) (types.Sandbox, error) {
+	return onlyChild(h.forkAs(checkpoint, types.Fork{Processes: ptr(types.Include)}))
+}
+
+func (h *host) forkAs(checkpoint string, f types.Fork) (types.ForkResults, error) {
 	ctx, cancel := request()
 	defer cancel()
-	return onlyChild(client.Get[types.ForkResults](h.client.ForkCheckpoint(ctx, checkpoint, nil, types.Fork{})))
+	return client.Get[types.ForkResults](h.client.ForkCheckpoint(ctx, checkpoint, nil, f))
 }
 
 // forkNow makes one sandbox from another.
 func (h *host) forkNow(id string) (types.Sandbox, error) {
 	ctx, cancel := request()
 	defer cancel()
-	return onlyChild(client.Get[types.ForkResults](h.client.ForkSandbox(ctx, id, nil, types.Fork{})))
+	return onlyChild(client.Get[types.ForkResults](h.client.ForkSandbox(ctx, id, nil, types.Fork{Processes: ptr(types.Exclude)})))
 }
 
 func onlyChild(r types.ForkResults, err error) (types.Sandbox, error) {

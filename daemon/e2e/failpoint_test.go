@@ -20,7 +20,8 @@ type subject struct {
 	sb   types.Sandbox
 	old  types.Checkpoint
 	proc types.Process
-	err  error // of the operation
+	dump types.Checkpoint // with the process, where a case takes one
+	err  error            // of the operation
 }
 
 // operation is what a group of failpoints lies on.
@@ -67,12 +68,12 @@ func operations() map[string]operation {
 			do: func(s *subject) error { _, err := s.h.restore(s.sb.Id, s.old.Id); return err },
 			check: func(s *subject, point string) {
 				restored := slices.Contains([]string{"restore.attached", "restore.committed"}, point)
-				want := after
+				want, kept := after, ""
 				if restored {
-					want = before
+					want, kept = before, after
 				}
 				s.is(want, point == "restore.prepared")
-				s.kept(restored)
+				s.kept(kept)
 				sb := ok(s.h.sandbox(s.sb.Id))(s.t)
 				if restored != (sb.Head == s.old.Id && sb.Generation == s.sb.Generation+1) || sb.State != types.SandboxStateRunning {
 					s.t.Errorf("the sandbox is recorded as %+v", sb)
@@ -90,7 +91,7 @@ func operations() map[string]operation {
 					s.is(after, true)
 				}
 				// Whatever is there now, the checkpoint taken first brings all of it back.
-				kept := s.kept(true)
+				kept := s.kept(after)
 				ok(s.h.restore(s.sb.Id, kept.Id))(s.t)
 				s.is(after, false)
 			},
@@ -143,6 +144,71 @@ func operations() map[string]operation {
 				s.next(s.sb.Id)
 			},
 		},
+		"dump": {
+			do: func(s *subject) error { _, err := s.h.dump(s.sb.Id); return err },
+			check: func(s *subject, point string) {
+				s.is(after, true)
+				list := s.checkpoints()
+				// The files were switched before it was known that the processes are had.
+				if want := map[string]int{"dump.prepared": 1, "dump.taken": 2}[point]; len(list) != want || list[0].Processes {
+					s.t.Fatalf("%d checkpoints, expected %d: %+v", len(list), want, list)
+				}
+				if got := ok(s.h.stateIn(list[0].Id))(s.t); len(list) > 1 && got != after {
+					s.t.Errorf("the checkpoint has %s", got)
+				}
+				s.sleepAndBack()
+			},
+		},
+		"sleep": {
+			do: func(s *subject) error { _, err := s.h.sleep(s.sb.Id); return err },
+			check: func(s *subject, point string) {
+				sb := ok(s.h.sandbox(s.sb.Id))(s.t)
+				if point == "sleep.committed" {
+					if sb.State != types.SandboxStateStopped || sb.Asleep != sb.Head || len(s.checkpoints()) != 2 {
+						s.t.Errorf("the sandbox is recorded as %+v", sb)
+					}
+					if p := ok(s.h.process(sb.Id, s.proc.Id))(s.t); p.State != types.ProcessStateAsleep {
+						s.t.Errorf("the process is %s", p.State)
+					}
+					ok(s.h.verify(sb.Asleep))(s.t)
+					ok(s.h.resume(sb.Id))(s.t)
+				} else if sb.State != types.SandboxStateRunning || len(s.checkpoints()) != 1 {
+					s.t.Errorf("the sandbox is recorded as %+v", sb)
+				}
+				s.is(after, true)
+				s.main()
+				s.sleepAndBack()
+			},
+		},
+		"revive": {
+			prepare: func(s *subject) {
+				s.dump = ok(s.h.dump(s.sb.Id))(s.t)
+				ok(s.h.sh(s.sb.Id, putState(before, after)))(s.t)
+			},
+			do: func(s *subject) error { _, err := s.h.revive(s.sb.Id, s.dump.Id); return err },
+			check: func(s *subject, point string) {
+				sb := ok(s.h.sandbox(s.sb.Id))(s.t)
+				switch {
+				case point == "revive.committed":
+					s.is(after, true)
+					s.kept(before)
+					s.generation()
+				case point == "revive.journalled" && sb.State == types.SandboxStateRunning:
+					s.is(before, true) // nothing had ended
+				default:
+					if sb.State != types.SandboxStateStopped || sb.Head != s.dump.Id || sb.Generation != s.sb.Generation {
+						s.t.Errorf("the sandbox is recorded as %+v", sb)
+					}
+					ok(s.h.resume(s.sb.Id))(s.t)
+					s.is(before, false)
+				}
+				s.main()
+				ok(s.h.revive(s.sb.Id, s.dump.Id))(s.t)
+				s.is(after, true)
+				s.sleepAndBack()
+			},
+		},
+		"trial": trialOperation(),
 		"resume": {
 			prepare: func(s *subject) {
 				s.h.killFirst(s.t, s.sb.Id)
@@ -169,7 +235,7 @@ const testDepth = 3
 func noWayBack() []string {
 	return []string{
 		"checkpoint.attached", "checkpoint.thawed", "checkpoint.committed", "copy.committed", "restore.attached",
-		"restore.committed", "delete_checkpoint.committed", "squash.committed",
+		"restore.committed", "delete_checkpoint.committed", "squash.committed", "sleep.committed", "revive.committed",
 	}
 }
 
@@ -276,20 +342,20 @@ func (s *subject) is(state string, processes bool) {
 	}
 }
 
-// kept checks the checkpoint of what a restore replaced, and gives it.
-func (s *subject) kept(want bool) types.Checkpoint {
+// kept checks the checkpoint of what a restore replaced, and gives it; "" is for none.
+func (s *subject) kept(want string) types.Checkpoint {
 	s.t.Helper()
 	for _, cp := range s.checkpoints() {
 		if cp.Kind != types.BeforeRestore {
 			continue
 		}
-		if got := ok(s.h.stateIn(cp.Id))(s.t); !want || got != after {
+		if got := ok(s.h.stateIn(cp.Id))(s.t); got != want {
 			s.t.Errorf("a restore kept %s", got)
 		}
 		ok(s.h.verify(cp.Id))(s.t)
 		return cp
 	}
-	if want {
+	if want != "" {
 		s.t.Fatal("what the restore replaced was not kept")
 	}
 	return types.Checkpoint{}
@@ -334,6 +400,14 @@ func (s *subject) next(id string) {
 	if got := ok(s.h.sh(id, "cat /w/next"))(s.t); got != "next" {
 		s.t.Errorf("restored %q", got)
 	}
+}
+
+// sleepAndBack shows that checkpoints with processes go on.
+func (s *subject) sleepAndBack() {
+	s.t.Helper()
+	ok(s.h.sleep(s.sb.Id))(s.t)
+	ok(s.h.resume(s.sb.Id))(s.t)
+	s.is(after, true)
 }
 
 // generation checks that programs inside read the recorded number.

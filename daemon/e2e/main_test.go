@@ -61,7 +61,7 @@ func makePrograms(dir string) error {
 	if err != nil {
 		return err
 	}
-	for _, name := range []string{"containerd", "containerd-shim-runc-v2", "runc"} {
+	for _, name := range []string{"containerd", "containerd-shim-runc-v2", "runc", "criu"} {
 		if err := os.Symlink(filepath.Join(source, "bin", name), filepath.Join(p.bin, name)); err != nil {
 			return err
 		}
@@ -73,6 +73,7 @@ func makePrograms(dir string) error {
 	}{
 		{filepath.Join(p.bin, "cairnd"), "cairn/cmd/cairnd", daemonFlags()},
 		{filepath.Join(p.bin, "cairn-init"), "cairn/cmd/cairn-init", small},
+		{filepath.Join(p.bin, "cairn-criu"), "cairn/cmd/cairn-criu", small},
 		{p.agent, "cairn/daemon/e2e/agent", small},
 	} {
 		cmd := exec.Command("go", append(append([]string{"build", "-buildvcs=false"}, b.flags...), "-o", b.out, b.pkg)...)
