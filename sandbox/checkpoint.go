@@ -82,9 +82,9 @@ func (s *Service) checkpoint(ctx context.Context, sb Sandbox, r CheckpointReques
 		}
 		cp.CreatedAt = s.o.Now()
 	}
-	done, err := s.checkpointProcesses(ctx, sb, &cp, r)
+	done, err := s.checkpointProcesses(ctx, sb, &cp, &r)
 	if err == nil && !done {
-		cp, err = s.checkpointFiles(ctx, sb, cp)
+		cp, err = s.checkpointFiles(ctx, sb, cp, r.keepRoot)
 	}
 	if err != nil {
 		return Checkpoint{}, err
@@ -99,7 +99,7 @@ func (s *Service) checkpoint(ctx context.Context, sb Sandbox, r CheckpointReques
 }
 
 // checkpointFiles takes the files alone.
-func (s *Service) checkpointFiles(ctx context.Context, sb Sandbox, cp Checkpoint) (Checkpoint, error) {
+func (s *Service) checkpointFiles(ctx context.Context, sb Sandbox, cp Checkpoint, keepRoot bool) (Checkpoint, error) {
 	empty, err := s.o.Layers.Empty(sb.Upper)
 	switch {
 	case err != nil:
@@ -113,11 +113,7 @@ func (s *Service) checkpointFiles(ctx context.Context, sb Sandbox, cp Checkpoint
 	if err != nil {
 		return Checkpoint{}, err
 	}
-	return s.checkpointLive(ctx, sb, c, cp, stillness{
-		stop: func(ctx context.Context, while func(context.Context) error) (time.Duration, error) {
-			return s.whileFrozen(ctx, sb, c, while)
-		},
-	})
+	return s.checkpointLive(ctx, sb, c, cp, keepRoot)
 }
 
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
@@ -186,39 +182,32 @@ func (s *Service) sealStopped(ctx context.Context, sb Sandbox, cp Checkpoint) (C
 	return cp, err
 }
 
-// stillness is how the processes of a sandbox are made to stand still for a checkpoint.
-type stillness struct {
-	// stop calls while when they do, and returns for how long they did. Its error is
-	// while's, if that has one.
-	stop func(ctx context.Context, while func(context.Context) error) (time.Duration, error)
-	// add completes the checkpoint with what stop got besides; nil: nothing. err is what
-	// stop failed with after while had succeeded.
-	add func(cp *Checkpoint, err error) error
-	// busy: something that lives forbids the switch, most likely.
-	busy bool
-}
-
 // checkpointLive checkpoints a sandbox that has a container: by switching when
 // no living process can write or miss anything by it, else by copying.
-func (s *Service) checkpointLive(ctx context.Context, sb Sandbox, c Container, cp Checkpoint, still stillness) (Checkpoint, error) {
-	// After a copy, a first look at the running sandbox spares preparing a switch
-	// that would then not be made; what decides is the look while it stands still.
-	blocked := false
-	if still.busy || s.wasBusy(sb.ID) {
-		var err error
-		if blocked, err = s.blocked(c, sb); err != nil {
-			return Checkpoint{}, err
+func (s *Service) checkpointLive(ctx context.Context, sb Sandbox, c Container, cp Checkpoint, keepRoot bool) (Checkpoint, error) {
+	if !keepRoot {
+		// After a copy, a first look at the running sandbox spares preparing a switch
+		// that would then not be made; what decides is the look while it is frozen.
+		blocked := false
+		if s.wasBusy(sb.ID) {
+			var err error
+			if blocked, err = s.blocked(c, sb); err != nil {
+				return Checkpoint{}, err
+			}
 		}
-	}
-	if !blocked {
-		done, err := s.switchUpper(ctx, sb, c, &cp, still)
-		if err != nil || done {
-			s.setBusy(sb.ID, false)
-			return cp, err
+		if !blocked {
+			done, err := s.switchUpper(ctx, sb, c, &cp)
+			if err != nil || done {
+				s.setBusy(sb.ID, false)
+				return cp, err
+			}
 		}
+		s.setBusy(sb.ID, true)
 	}
-	s.setBusy(sb.ID, true)
-	return s.copyUpper(ctx, sb, cp, still)
+	frozen := func(ctx context.Context, while func(context.Context) error) (time.Duration, error) {
+		return s.whileFrozen(ctx, sb, c, while)
+	}
+	return s.copyUpper(ctx, sb, cp, frozen, func(*Checkpoint) {})
 }
 
 // wasBusy says whether the sandbox's last checkpoint had to copy.
@@ -282,7 +271,7 @@ func (s *Service) imageOf(ctx context.Context, id string) (img Image, err error)
 
 // switchUpper seals the upper and attaches a fresh one over it. done is false,
 // and nothing has changed, when a living process forbids it.
-func (s *Service) switchUpper(ctx context.Context, sb Sandbox, c Container, cp *Checkpoint, still stillness) (done bool, err error) {
+func (s *Service) switchUpper(ctx context.Context, sb Sandbox, c Container, cp *Checkpoint) (done bool, err error) {
 	next := sb
 	unpinIdentity, err := s.rebase(ctx, &next)
 	if err != nil {
@@ -319,7 +308,7 @@ func (s *Service) switchUpper(ctx context.Context, sb Sandbox, c Container, cp *
 		return false, err
 	}
 	var old io.Closer
-	froze, err := still.stop(ctx, func(ctx context.Context) error {
+	froze, err := s.whileFrozen(ctx, sb, c, func(ctx context.Context) error {
 		if err := s.reach("checkpoint.frozen"); err != nil {
 			return err
 		}
@@ -340,25 +329,22 @@ func (s *Service) switchUpper(ctx context.Context, sb Sandbox, c Container, cp *
 		}
 		return err
 	})
-	if err != nil && old == nil {
-		if errors.Is(err, errMustCopy) {
-			return false, nil
-		}
+	if errors.Is(err, errMustCopy) {
+		return false, nil
+	}
+	if err != nil {
 		return false, err
 	}
 	s.closeLater(old, p)
 	s.passed("checkpoint.thawed")
 	made.Timings.FreezeMS = milliseconds(froze)
-	if still.add != nil {
-		err = still.add(&made, err)
-	}
 	made.Timings.TotalMS = s.took(made)
 	if err := s.finish(ctx, op, commit{Sandbox: next, Checkpoint: &made}); err != nil {
 		return false, err
 	}
 	*cp = made
 	s.passed("checkpoint.committed")
-	return true, err
+	return true, nil
 }
 
 // errMustCopy: a living process forbids the switch.
@@ -392,10 +378,15 @@ func (s *Service) freeze(ctx context.Context, sb Sandbox, c Container) (thaw fun
 	return thaw, nil
 }
 
+// stopper calls while when the processes of a sandbox stand still, and returns for how
+// long they did.
+type stopper func(ctx context.Context, while func(context.Context) error) (time.Duration, error)
+
 // copyUpper copies the upper while the sandbox runs and, when it stands still, again
 // what has changed meanwhile. The sandbox goes on writing its upper; the copy stands
-// on the same layers.
-func (s *Service) copyUpper(ctx context.Context, sb Sandbox, cp Checkpoint, still stillness) (Checkpoint, error) {
+// on the same layers. stop makes it stand still while it calls while, whose error it
+// returns if there is one; add completes the checkpoint.
+func (s *Service) copyUpper(ctx context.Context, sb Sandbox, cp Checkpoint, stop stopper, add func(*Checkpoint)) (Checkpoint, error) {
 	dst := s.o.NewID("l")
 	defer s.Pin(dst)()
 	var u undo
@@ -407,7 +398,7 @@ func (s *Service) copyUpper(ctx context.Context, sb Sandbox, cp Checkpoint, stil
 	}
 	defer capture.Close()
 	unchanged := false
-	froze, err := still.stop(ctx, func(ctx context.Context) (err error) {
+	froze, err := stop(ctx, func(ctx context.Context) (err error) {
 		if err := s.reach("copy.frozen"); err != nil {
 			return err
 		}
@@ -424,11 +415,7 @@ func (s *Service) copyUpper(ctx context.Context, sb Sandbox, cp Checkpoint, stil
 	if err := s.reach("copy.captured"); err != nil {
 		return Checkpoint{}, err
 	}
-	if still.add != nil {
-		if err := still.add(&cp, nil); err != nil {
-			return Checkpoint{}, err
-		}
-	}
+	add(&cp)
 	if unchanged && !cp.Processes && sb.Head != "" && !sb.HeadMoved && cp.Kind != KindBeforeRestore {
 		head, err := s.getCheckpoint(ctx, sb.Head)
 		if err != nil {

@@ -13,13 +13,9 @@ const (
 	processesExclude = "exclude"
 )
 
-// interrupted is the reason in a checkpoint whose processes were not got because the
-// daemon ended meanwhile.
-const interrupted = "the daemon ended before it had them"
-
 // checkpointProcesses takes files and processes as of one instant. done is false when
 // only files are to be taken; cp.Reason says why then, unless nobody asked for more.
-func (s *Service) checkpointProcesses(ctx context.Context, sb Sandbox, cp *Checkpoint, r CheckpointRequest) (done bool, err error) {
+func (s *Service) checkpointProcesses(ctx context.Context, sb Sandbox, cp *Checkpoint, r *CheckpointRequest) (done bool, err error) {
 	if r.Processes == processesExclude {
 		return false, nil
 	}
@@ -40,17 +36,16 @@ func (s *Service) checkpointProcesses(ctx context.Context, sb Sandbox, cp *Check
 		cp.Reason = "no process runs"
 		return false, nil
 	}
-	err = s.o.Dumps.Usable(ctx)
-	if err == nil {
+	if err = s.o.Dumps.Usable(ctx); err == nil {
+		r.keepRoot = true
 		d := dumping{s: s, sb: sb, c: c, end: r.Stop}
 		err = d.run(ctx, cp)
 	}
-	must := r.Processes == processesInclude || r.Stop
 	switch CodeOf(err) {
 	case "":
 		return true, nil
 	case CodeUnsupported, CodeTimeout, CodeInternal:
-		if must || cp.Processes {
+		if r.Processes == processesInclude || r.Stop {
 			return false, err
 		}
 		var e *Error
@@ -58,8 +53,7 @@ func (s *Service) checkpointProcesses(ctx context.Context, sb Sandbox, cp *Check
 			cp.Reason = e.Message
 		}
 		s.log.Warn("a checkpoint has the files only", "sandbox", sb.ID, "err", err)
-		// A switch cannot be taken back: the files are recorded already.
-		return cp.Stack != nil, nil
+		return false, nil
 	}
 	return false, err
 }
@@ -76,8 +70,7 @@ type dumping struct {
 	dumped  Dumped
 }
 
-// run takes the checkpoint. On an error nothing has changed, unless cp has a stack: then
-// its files were recorded without the processes.
+// run takes the checkpoint. On an error nothing has changed, cp included.
 func (d *dumping) run(ctx context.Context, cp *Checkpoint) error {
 	s := d.s
 	d.images = s.o.NewID("l")
@@ -110,21 +103,12 @@ func (s *Service) runningProcesses(ctx context.Context, sandboxID string) ([]Pro
 	return slices.DeleteFunc(list, func(p Process) bool { return p.State != ProcessRunning }), err
 }
 
-// add completes the checkpoint with the processes, or with why it is without.
-func (d *dumping) add(cp *Checkpoint, err error) error {
-	if err != nil {
-		cp.Processes, cp.Reason = false, "they could not be had"
-		var e *Error
-		if errors.As(err, &e) {
-			cp.Reason = e.Message
-		}
-		return err
-	}
+// add completes the checkpoint with the processes.
+func (d *dumping) add(cp *Checkpoint) {
 	cp.Processes, cp.Reason = true, ""
 	cp.Images, cp.ImagesDigest, cp.Running = d.images, d.dumped.Digest, d.running
 	cp.Sizes.ProcessBytes = d.dumped.Bytes
 	cp.Timings.FreezeMS = milliseconds(d.dumped.Freeze)
-	return nil
 }
 
 // take dumps.
@@ -169,7 +153,8 @@ func (d *dumping) stop(ctx context.Context, while func(context.Context) error) (
 	return dumped.Freeze, errors.Join(err, d.s.reach("dump.taken"))
 }
 
-// live leaves the sandbox running.
+// live leaves the sandbox running. Its files are copied, not switched: those that its
+// processes have open or run must have a path where they live, for the next dump.
 func (d *dumping) live(ctx context.Context, cp *Checkpoint) error {
 	s, sb := d.s, d.sb
 	empty, err := s.o.Layers.Empty(sb.Upper)
@@ -177,10 +162,8 @@ func (d *dumping) live(ctx context.Context, cp *Checkpoint) error {
 		return err
 	}
 	if !empty {
-		made := *cp
-		made.Reason = interrupted
-		made, err = s.checkpointLive(ctx, sb, d.c, made, stillness{stop: d.stop, add: d.add, busy: true})
-		if made.Stack != nil {
+		made, err := s.copyUpper(ctx, sb, *cp, d.stop, d.add)
+		if err == nil {
 			*cp = made
 		}
 		return err
@@ -196,9 +179,7 @@ func (d *dumping) live(ctx context.Context, cp *Checkpoint) error {
 		return err
 	}
 	made := *cp
-	if err := d.add(&made, nil); err != nil {
-		return err
-	}
+	d.add(&made)
 	made.Method, made.Stack = MethodSwitch, sb.Below
 	sb.Head, sb.HeadMoved, sb.UpdatedAt = made.ID, false, s.o.Now()
 	made.Timings.TotalMS = s.took(made)
@@ -219,9 +200,7 @@ func (d *dumping) sleep(ctx context.Context, cp *Checkpoint) error {
 	defer u.run(ctx)
 	complete := func(dumped Dumped) error {
 		d.dumped = dumped
-		if err := d.add(&made, nil); err != nil {
-			return err
-		}
+		d.add(&made)
 		empty, err := s.o.Layers.Empty(next.Upper)
 		if err != nil {
 			return err

@@ -59,6 +59,10 @@ type CheckpointRequest struct {
 	Wait      Durability
 	Stop      bool // leave the sandbox stopped; Resume brings back the processes that are included
 	Kind      Kind // "" means KindManual
+
+	// keepRoot: processes that live are not to lose the file system that they stand on.
+	// CRIU finds what they have open, or run, by its path there.
+	keepRoot bool
 }
 
 // RestoreRequest asks for a sandbox to be put back to a checkpoint. With Paths

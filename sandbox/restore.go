@@ -130,7 +130,7 @@ func (s *Service) holdVerified(ctx context.Context, id string, verify bool) (Che
 func (s *Service) back(sb Sandbox, cp Checkpoint, a attachment, changed bool) (Sandbox, *Checkpoint) {
 	var kept *Checkpoint
 	if changed {
-		k := s.newCheckpoint(sb, CheckpointRequest{Kind: KindBeforeRestore, Processes: "exclude"})
+		k := s.newCheckpoint(sb, CheckpointRequest{Kind: KindBeforeRestore, Processes: processesExclude})
 		throwaway := sb
 		sealed(&throwaway, &k, a.upper)
 		kept = &k
@@ -337,7 +337,7 @@ func (s *Service) restorePaths(ctx context.Context, sb Sandbox, cp Checkpoint, p
 	if err := checkRestorePaths(paths); err != nil {
 		return RestoreResult{}, err
 	}
-	kept, err := s.checkpoint(ctx, sb, CheckpointRequest{Kind: KindBeforeRestore, Processes: "exclude"})
+	kept, err := s.checkpoint(ctx, sb, CheckpointRequest{Kind: KindBeforeRestore, Processes: processesExclude, keepRoot: true})
 	if err != nil {
 		return RestoreResult{}, err
 	}

@@ -57,6 +57,11 @@ func rules() []rule {
 		{`io_uring`, "unsupported", "io_uring", "it can't be dumped" + advice},
 		{`packetized mode for pipes`, "unsupported", "pipe", "pipes in packet mode can't be dumped" + advice},
 		{`PIDFD_THREAD`, "unsupported", "pidfd", "a descriptor of a single thread can't be dumped" + advice},
+		{
+			`Can't open (?P<pid>\d+)'s mapfile link|Failed to resolve mapping`, "unsupported", "file mapped into memory",
+			"it is on a root file system that was switched away by a checkpoint without processes, or was deleted; start the process again",
+		},
+		{`Unable to look up the \d+ mount|mnt_id \d+ not found`, "unsupported", "open file", "it is on a root file system that was switched away by a checkpoint without processes; start the process again"},
 		{`File (\S+) has bad (?:size|build-ID)`, "images", "file $1", "it is not the file that the processes had open or ran"},
 		{`Can't open file (\S+) on restore: No such file`, "images", "file $1", "the processes had it open, and it is not there"},
 		{`Can't open (?:file )?(\S+).*: (.*)`, "failed", "file $1", "it can't be opened: $2"},
