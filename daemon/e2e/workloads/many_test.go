@@ -1,0 +1,12 @@
+package workloads
+
+import "testing"
+
+// TestGo checkpoints a Go program: goroutines, its runtime's threads, tickers.
+func TestGo(t *testing.T) { talker("/w/agent", "hold").cycle(t) }
+
+// TestThousandThreads has 1,000 threads, each blocked in a system call of its own.
+func TestThousandThreads(t *testing.T) { talker("/w/agent", "threads", "1000").cycle(t) }
+
+// TestThreeHundredProcesses has a tree of 300 processes that talk by pipes.
+func TestThreeHundredProcesses(t *testing.T) { talker("/w/agent", "tree", "300").cycle(t) }
