@@ -167,6 +167,22 @@ func (m *dump) seal(files []criu.File) (sandbox.Dumped, error) {
 	return sandbox.Dumped{Digest: digest, Bytes: bytes}, criuError(err)
 }
 
+func (d dumps) Check(_ context.Context, layer, digest string) error {
+	images, err := d.open(layer)
+	if err != nil {
+		return err
+	}
+	defer images.Close()
+	got, _, err := criu.Digest(images)
+	if err != nil {
+		return criuError(err)
+	}
+	if got != digest {
+		return sandbox.Errorf(sandbox.CodeCorrupt, "the images of the processes are not what was written at the checkpoint")
+	}
+	return nil
+}
+
 func (d dumps) Restore(ctx context.Context, c sandbox.Container, r sandbox.DumpedProcesses) (err error) {
 	container, client, err := parts(c)
 	if err != nil {
@@ -178,18 +194,16 @@ func (d dumps) Restore(ctx context.Context, c sandbox.Container, r sandbox.Dumpe
 	}
 	defer images.Close()
 	target := criu.Target{PID: c.PID()}
-	verified := make(chan error, 1)
-	go func() { verified <- verify(images, r.Digest) }()
 	defer client.Suspend(r.IDs)()
 	if err := client.HoldStem(); err != nil {
-		return errors.Join(guestError(err), <-verified)
+		return guestError(err)
 	}
 	release, err := client.Quiet(ctx)
 	if err != nil {
-		return errors.Join(sandbox.Wrap(err, sandbox.CodeTimeout, "requests to the sandbox's processes did not end in time"), <-verified)
+		return sandbox.Wrap(err, sandbox.CodeTimeout, "requests to the sandbox's processes did not end in time")
 	}
 	defer release()
-	if err := errors.Join(<-verified, container.EndTree(ctx)); err != nil {
+	if err := container.EndTree(ctx); err != nil {
 		return err
 	}
 	if err := r.Attach(ctx); err != nil {
@@ -215,17 +229,6 @@ func (d dumps) Restore(ctx context.Context, c sandbox.Container, r sandbox.Dumpe
 	d.log.Debug("processes restored", "start", s.Start, "build", s.Build, "total", s.Total)
 	// Nobody sees an end any more that was another past's once the stem has refreshed its records.
 	return c.Guest().Ready(ctx)
-}
-
-func verify(images *os.File, digest string) error {
-	got, _, err := criu.Digest(images)
-	if err != nil {
-		return criuError(err)
-	}
-	if got != digest {
-		return sandbox.Errorf(sandbox.CodeCorrupt, "the images of the processes are not what was written at the checkpoint")
-	}
-	return nil
 }
 
 // load puts into the container what belongs to the processes and is not in CRIU's images.

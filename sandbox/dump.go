@@ -294,7 +294,7 @@ var errAsleep = errors.New("the sandbox was stopped; its processes come back whe
 
 // dumpedProcesses is what a restore of the checkpoint's processes is asked for.
 func dumpedProcesses(cp Checkpoint, attach func(context.Context) error) DumpedProcesses {
-	d := DumpedProcesses{Layer: cp.Images, Digest: cp.ImagesDigest, Attach: attach}
+	d := DumpedProcesses{Layer: cp.Images, Attach: attach}
 	for _, p := range cp.Running {
 		d.IDs = append(d.IDs, p.ID)
 	}

@@ -83,6 +83,11 @@ func (s *Service) writeIdentity(ctx context.Context, sb Sandbox, id string, belo
 // its limits, and the processes of a checkpoint if one is given. On an error nothing is
 // left of it. The sandbox record is filled in but not yet stored.
 func (s *Service) start(ctx context.Context, sb *Sandbox, a attachment, processes *Checkpoint, points string) (Container, error) {
+	if processes != nil {
+		if err := s.o.Dumps.Check(ctx, processes.Images, processes.ImagesDigest); err != nil {
+			return nil, err
+		}
+	}
 	var u undo
 	defer u.run(ctx)
 	c, _, err := s.o.Containers.Acquire(ctx, sb.Config.Network)

@@ -200,9 +200,11 @@ type Dumps interface {
 	// PrepareDump makes everything ready to dump the processes of c into the layer, which
 	// is new and empty. They run on meanwhile, but requests to the guest wait from here on.
 	PrepareDump(ctx context.Context, c Container, layer string) (Dump, error)
+	// Check compares a layer with the digest of its dump: CodeCorrupt. Nothing that it has
+	// not approved of may be restored.
+	Check(ctx context.Context, layer, digest string) error
 	// Restore brings back the processes of a dump in c, in the place of those that it has.
-	// CodeCorrupt: the layer is not what the digest was of. On any error c is good for
-	// nothing but to be destroyed.
+	// On any error c is good for nothing but to be destroyed.
 	Restore(ctx context.Context, c Container, r DumpedProcesses) error
 }
 
@@ -220,16 +222,15 @@ type Dump interface {
 
 // Dumped is what was dumped.
 type Dumped struct {
-	Digest string // of the layer, to be given to Restore
+	Digest string // of the layer, to be given to Check
 	Bytes  int64
 	Freeze time.Duration // for which they stood still, until complete was called if they end
 }
 
 // DumpedProcesses are processes to be brought back.
 type DumpedProcesses struct {
-	Layer  string
-	Digest string
-	IDs    []string // of the processes that were started through the guest and ran
+	Layer string
+	IDs   []string // of the processes that were started through the guest and ran
 	// Attach gives the container the files that belong to them. It is called when nothing
 	// runs in the container but PID 1.
 	Attach func(ctx context.Context) error

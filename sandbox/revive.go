@@ -21,6 +21,9 @@ func (s *Service) revive(ctx context.Context, sb Sandbox, cp Checkpoint) (Restor
 	if err != nil {
 		return RestoreResult{}, err
 	}
+	if err := s.o.Dumps.Check(ctx, cp.Images, cp.ImagesDigest); err != nil {
+		return RestoreResult{}, err
+	}
 	img, err := s.imageOf(ctx, sb.ImageID)
 	if err != nil {
 		return RestoreResult{}, err
