@@ -23,6 +23,7 @@ type options struct {
 	extra      string // more of the configuration, beginning with a table
 	failpoints string
 	noImage    bool
+	noCRIU     bool
 	pool       string // directory to use as pool, "" for one below the root
 }
 
@@ -77,7 +78,11 @@ func bareHost(t testing.TB, o options) *host {
 func (h *host) configure() {
 	h.t.Helper()
 	var b strings.Builder
-	fmt.Fprintf(&b, "[containerd]\nbinaries = %q\n[warm]\nnone = %d\n[log]\nlevel = \"debug\"\n", thePrograms().bin, h.o.warm)
+	bin := thePrograms().bin
+	if h.o.noCRIU {
+		bin = h.without(bin, "cairn-criu")
+	}
+	fmt.Fprintf(&b, "[containerd]\nbinaries = %q\n[warm]\nnone = %d\n[log]\nlevel = \"debug\"\n", bin, h.o.warm)
 	if h.o.maxDepth > 0 || h.o.pool != "" {
 		fmt.Fprintf(&b, "[pool]\nmax_depth = %d\ndir = %q\n", max(h.o.maxDepth, 2), h.o.pool)
 	}
@@ -88,6 +93,19 @@ func (h *host) configure() {
 	if err := os.WriteFile(filepath.Join(h.base, "c.toml"), []byte(b.String()), 0o600); err != nil {
 		h.t.Fatal(err)
 	}
+}
+
+// without gives a directory with the same programs but one.
+func (h *host) without(bin, program string) string {
+	h.t.Helper()
+	dir := filepath.Join(h.base, "bin")
+	done(h.t, os.Mkdir(dir, 0o755))
+	for _, e := range ok(os.ReadDir(bin))(h.t) {
+		if e.Name() != program {
+			done(h.t, os.Symlink(filepath.Join(bin, e.Name()), filepath.Join(dir, e.Name())))
+		}
+	}
+	return dir
 }
 
 // command is a cairnd on the state directory.

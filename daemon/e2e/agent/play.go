@@ -2,10 +2,13 @@ package main
 
 import (
 	"bufio"
+	"crypto/rand"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 
@@ -87,8 +90,33 @@ func prepare(role, p string) (step func(text string) error, err error) {
 			_, err = f.WriteString(text)
 			return errors.Join(err, f.Close())
 		}, nil
+	case "packets": // has a pipe of a kind that CRIU cannot dump
+		var fds [2]int
+		err := unix.Pipe2(fds[:], unix.O_DIRECT|unix.O_CLOEXEC)
+		return func(string) error { _, err := unix.Write(fds[1], []byte("x")); return err }, err
+	case "forks": // has children that come and go all the time
+		go fork()
+		return func(string) error { return nil }, nil
+	case "ballast": // has memory that cannot be compressed
+		const size = 48 << 20
+		b := make([]byte, size)
+		_, err := rand.Read(b)
+		sum := sha256.Sum256(b)
+		return func(string) error {
+			if sha256.Sum256(b) != sum {
+				return errors.New("the memory has changed")
+			}
+			return nil
+		}, err
 	}
 	return nil, fmt.Errorf("unknown role %q", role)
+}
+
+func fork() {
+	for {
+		// It fails when the sandbox has too many processes, which is no reason to stop.
+		_ = exec.Command("/bin/true").Run()
+	}
 }
 
 func mapped(p string) (func(string) error, error) {
