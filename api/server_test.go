@@ -65,6 +65,12 @@ func TestAnswers(t *testing.T) {
 	h.ok(200, "GET", "/v1/checkpoints/"+a, "")
 	h.ok(200, "PATCH", "/v1/checkpoints/"+a, `{"notes":"n"}`)
 	h.ok(200, "POST", "/v1/checkpoints/"+a+"/verify", "")
+	if v := h.ok(200, "POST", "/v1/checkpoints/"+a+"/verify", `{}`); v["trial"] != nil {
+		t.Errorf("a trial that nobody asked for: %v", v)
+	}
+	if v := h.ok(200, "POST", "/v1/checkpoints/"+a+"/verify", `{"trial":true}`); v["trial"].(map[string]any)["duration_ms"] != 1.5 || v["id"] != a {
+		t.Errorf("trial: %v", v)
+	}
 	if d := h.ok(200, "GET", "/v1/checkpoints/"+a+"/diff?to="+b, ""); len(d["items"].([]any)) != 5 {
 		t.Errorf("diff: %v", d)
 	}

@@ -111,6 +111,7 @@ func (s *Service) Create(_ context.Context, r sandbox.CreateRequest) (sandbox.Sa
 	if r.Config.Network == "" {
 		r.Config.Network = sandbox.NetworkNone
 	}
+	r.Config.Hooks = withDefaults(r.Config.Hooks)
 	sb := sandbox.Sandbox{
 		ID: "sbx_" + ulid.Make().String(), Name: r.Name, State: sandbox.StateRunning, ImageID: s.images[0].ID, ImageName: r.Image,
 		Config: r.Config, Labels: r.Labels, Generation: 1, CreatedAt: time.Now(), UpdatedAt: time.Now(),
@@ -155,7 +156,7 @@ func (s *Service) UpdateSandbox(_ context.Context, id string, u sandbox.SandboxU
 			sb.Labels = u.Labels
 		}
 		if u.Hooks != nil {
-			sb.Config.Hooks = u.Hooks
+			sb.Config.Hooks = withDefaults(u.Hooks)
 		}
 	})
 }
@@ -501,4 +502,17 @@ func (s *Service) Signalled(n string) bool {
 		}
 	}
 	return false
+}
+
+// withDefaults fills in what a hook leaves out.
+func withDefaults(hooks []sandbox.Hook) []sandbox.Hook {
+	for i := range hooks {
+		if hooks[i].Timeout == 0 {
+			hooks[i].Timeout = 10 * time.Second
+		}
+		if hooks[i].OnFailure == "" {
+			hooks[i].OnFailure = sandbox.OnFailureFail
+		}
+	}
+	return hooks
 }
