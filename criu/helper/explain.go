@@ -40,6 +40,8 @@ func rules() []rule {
 		{`Can't dump file (\d+) of that type \[\d+\] \((.*)\)`, "unsupported", "descriptor $1 ($2)", "this kind of file can't be dumped" + advice},
 		{`path \[(.*)\] is not supported`, "unsupported", "file $1", "a file there can't be dumped" + advice},
 		{`fsnotify: .*(?:Can't dump that handle|can't be opened|Can't open)`, "unsupported", "file watch", "what it watches can't be found again" + advice},
+		{`ctty inheritance detected.*ctty pid_real (?P<pid>\d+)`, "unsupported", "terminal", "it has /dev/tty open, which can't be dumped" + advice},
+		{`ctty inheritance detected`, "unsupported", "terminal", "a process has /dev/tty open, which can't be dumped" + advice},
 		{`not a session leader`, "unsupported", "", "the root of the tree is not the stem"},
 		{`Found dangling tty|slave peer index|without correspond`, "unsupported", "terminal", "its other side is held by no process of the sandbox" + advice},
 		{`PID (?P<pid>\d+) has uprobes vma`, "unsupported", "uprobe", "it is being traced with uprobes; end the tracing"},
