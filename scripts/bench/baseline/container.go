@@ -27,31 +27,56 @@ type Container struct {
 }
 
 // Create prepares a snapshot from a committed one, makes a container of it and
-// starts it: what `ctr run` does.
-func (c *Containerd) Create(ctx context.Context, parent string) (*Container, error) {
-	name := c.name("c")
-	mounts, err := c.snapshots.Prepare(in(ctx), &snapshotsapi.PrepareSnapshotRequest{Snapshotter: snapshotter, Key: name, Parent: parent, Labels: root()})
+// starts it: what `ctr run` does. Without args it sleeps.
+func (c *Containerd) Create(ctx context.Context, parent string, args ...string) (*Container, error) {
+	return c.create(ctx, parent, nil, args...)
+}
+
+func (c *Containerd) create(ctx context.Context, parent string, from *Images, args ...string) (*Container, error) {
+	k := &Container{c: c, name: c.name("c")}
+	_, err := c.snapshots.Prepare(in(ctx), &snapshotsapi.PrepareSnapshotRequest{Snapshotter: snapshotter, Key: k.name, Parent: parent, Labels: root()})
 	if err != nil {
 		return nil, fmt.Errorf("prepare a snapshot: %w", err)
 	}
-	spec, err := message("Spec", c.spec(name))
+	if len(args) == 0 {
+		args = []string{"sleep", "infinity"}
+	}
+	spec, err := message("Spec", c.spec(k.name, args))
 	if err != nil {
 		return nil, err
 	}
 	_, err = c.containers.Create(in(ctx), &containersapi.CreateContainerRequest{Container: &containersapi.Container{
-		ID: name, Runtime: &containersapi.Container_Runtime{Name: "io.containerd.runc.v2"}, Spec: spec, Snapshotter: snapshotter, SnapshotKey: name,
+		ID: k.name, Runtime: &containersapi.Container_Runtime{Name: "io.containerd.runc.v2"}, Spec: spec, Snapshotter: snapshotter, SnapshotKey: k.name,
 	}})
 	if err != nil {
 		return nil, fmt.Errorf("create a container: %w", err)
 	}
-	task, err := c.tasks.Create(in(ctx), &tasksapi.CreateTaskRequest{ContainerID: name, Rootfs: mounts.GetMounts()})
+	return k, k.start(ctx, from)
+}
+
+// start starts a task of the container, new or from images.
+func (k *Container) start(ctx context.Context, from *Images) error {
+	mounts, err := k.c.snapshots.Mounts(in(ctx), &snapshotsapi.MountsRequest{Snapshotter: snapshotter, Key: k.name})
 	if err != nil {
-		return nil, fmt.Errorf("create a task: %w", err)
+		return fmt.Errorf("mounts of a snapshot: %w", err)
 	}
-	if _, err := c.tasks.Start(in(ctx), &tasksapi.StartRequest{ContainerID: name}); err != nil {
-		return nil, fmt.Errorf("start a task: %w", err)
+	r := &tasksapi.CreateTaskRequest{ContainerID: k.name, Rootfs: mounts.GetMounts()}
+	if from != nil {
+		r.Checkpoint = from.d
 	}
-	return &Container{c: c, name: name, PID: task.GetPid()}, nil
+	task, err := k.c.tasks.Create(in(ctx), r)
+	if err != nil {
+		return fmt.Errorf("create a task: %w", err)
+	}
+	started, err := k.c.tasks.Start(in(ctx), &tasksapi.StartRequest{ContainerID: k.name})
+	if err != nil {
+		return fmt.Errorf("start a task: %w", err)
+	}
+	// That of a restored one is known once it is started.
+	if k.PID = started.GetPid(); k.PID == 0 {
+		k.PID = task.GetPid()
+	}
+	return nil
 }
 
 // Exec runs a command by task.Exec, waits for its end and returns its output, both
@@ -125,6 +150,17 @@ func (k *Container) Delete(ctx context.Context) error {
 
 // end kills and deletes a container and its task, whichever of them exist.
 func (c *Containerd) end(ctx context.Context, name string) error {
+	if err := c.endTask(ctx, name); err != nil {
+		return err
+	}
+	if _, err := c.containers.Delete(in(ctx), &containersapi.DeleteContainerRequest{ID: name}); err != nil && status.Code(err) != codes.NotFound {
+		return fmt.Errorf("delete a container: %w", err)
+	}
+	return nil
+}
+
+// endTask kills and deletes a container's task, if there is one.
+func (c *Containerd) endTask(ctx context.Context, name string) error {
 	ctx = in(ctx)
 	_, err := c.tasks.Kill(ctx, &tasksapi.KillRequest{ContainerID: name, Signal: uint32(syscall.SIGKILL), All: true})
 	if err == nil {
@@ -135,9 +171,6 @@ func (c *Containerd) end(ctx context.Context, name string) error {
 	}
 	if err != nil && status.Code(err) != codes.NotFound {
 		return fmt.Errorf("end a task: %w", err)
-	}
-	if _, err := c.containers.Delete(ctx, &containersapi.DeleteContainerRequest{ID: name}); err != nil && status.Code(err) != codes.NotFound {
-		return fmt.Errorf("delete a container: %w", err)
 	}
 	return nil
 }
@@ -189,10 +222,10 @@ func process(args ...string) *specs.Process {
 }
 
 // spec is what `ctr run` makes of an image, with less in it.
-func (c *Containerd) spec(name string) *specs.Spec {
+func (c *Containerd) spec(name string, args []string) *specs.Spec {
 	return &specs.Spec{
 		Version: specs.Version, Root: &specs.Root{Path: "rootfs"}, Hostname: name,
-		Process: process("sleep", "infinity"),
+		Process: process(args...),
 		Mounts: []specs.Mount{
 			{Destination: "/proc", Type: "proc", Source: "proc", Options: []string{"nosuid", "noexec", "nodev"}},
 			{Destination: "/dev", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "strictatime", "mode=755", "size=65536k"}},

@@ -60,7 +60,8 @@ disabled_plugins = ["io.containerd.nri.v1.nri", "io.containerd.internal.v1.opt",
 `
 
 // Start starts a containerd that keeps everything in dir, an absolute path of at
-// most 40 bytes which is made. bin has containerd, its shim and runc. The caller
+// most 40 bytes which is made. bin has containerd, its shim and runc, and the
+// bundle of CRIU in bin/criu. The caller
 // must Close it.
 func Start(ctx context.Context, bin, dir string) (_ *Containerd, err error) {
 	c := &Containerd{dir: dir, cgroup: "/cairn-baseline-" + filepath.Base(dir), ended: make(chan struct{})}
@@ -69,10 +70,14 @@ func Start(ctx context.Context, bin, dir string) (_ *Containerd, err error) {
 			err = errors.Join(err, c.Close(ctx))
 		}
 	}()
-	for _, d := range []string{"root", "state", "tmp", "s", "out"} {
+	for _, d := range []string{"root", "state", "tmp", "s", "out", "path"} {
 		if err := os.MkdirAll(filepath.Join(dir, d), 0o711); err != nil {
 			return nil, err
 		}
+	}
+	path := filepath.Join(dir, "path")
+	if err := bundled(filepath.Join(bin, "criu"), path); err != nil {
+		return nil, err
 	}
 	file := filepath.Join(dir, "config.toml")
 	if err := os.WriteFile(file, fmt.Appendf(nil, config, dir), 0o600); err != nil {
@@ -86,7 +91,7 @@ func Start(ctx context.Context, bin, dir string) (_ *Containerd, err error) {
 	// It lives until Close, not until ctx ends.
 	cmd := exec.CommandContext(context.WithoutCancel(ctx), filepath.Join(bin, "containerd"), "--config", file)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, log, log
-	cmd.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"))
+	cmd.Env = append(os.Environ(), "PATH="+path+":"+bin+":"+os.Getenv("PATH"))
 	// A terminal's ^C is for this process alone: it has to clean up.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {
@@ -104,7 +109,10 @@ func Start(ctx context.Context, bin, dir string) (_ *Containerd, err error) {
 	c.snapshots = snapshotsapi.NewSnapshotsClient(c.conn)
 	c.containers = containersapi.NewContainersClient(c.conn)
 	c.tasks = tasksapi.NewTasksClient(c.conn)
-	return c, c.ready(ctx)
+	if err := c.ready(ctx); err != nil {
+		return nil, err
+	}
+	return c, c.makeLease(ctx)
 }
 
 // ready waits until containerd serves.
@@ -160,6 +168,11 @@ func (c *Containerd) Close(ctx context.Context) error {
 		}
 	}
 	removeCgroups(c.cgroup)
+	// A task that could not be restored leaves its root mounted.
+	roots, _ := filepath.Glob(filepath.Join(c.dir, "state", "*", namespace, "*", "rootfs")) // the pattern is well formed
+	for _, dir := range roots {
+		_ = syscall.Unmount(dir, syscall.MNT_DETACH) // mostly none is mounted
+	}
 	return errors.Join(append(errs, os.RemoveAll(c.dir))...)
 }
 
