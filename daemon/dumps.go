@@ -71,15 +71,17 @@ type dump struct {
 	target  criu.Target
 	images  *os.File
 	client  *stem.Client
+	ids     []string
+	sizes   map[string]int64 // of outputs, when everything stood still
 	release func()
 }
 
-func (d dumps) PrepareDump(ctx context.Context, c sandbox.Container, layer string) (_ sandbox.Dump, err error) {
+func (d dumps) PrepareDump(ctx context.Context, c sandbox.Container, layer string, ids []string) (_ sandbox.Dump, err error) {
 	_, client, err := parts(c)
 	if err != nil {
 		return nil, err
 	}
-	m := &dump{d: d, target: criu.Target{PID: c.PID()}, client: client, release: func() {}}
+	m := &dump{d: d, target: criu.Target{PID: c.PID()}, client: client, ids: ids, release: func() {}}
 	defer func() {
 		if err != nil {
 			m.Close()
@@ -115,6 +117,7 @@ func (m *dump) Take(ctx context.Context, end bool, stopped func(context.Context)
 	o := criu.DumpOptions{
 		LeaveRunning: !end,
 		Stopped: func(ctx context.Context) error {
+			m.sizes = m.client.OutputSizes(m.ids)
 			if _, err := criu.SaveShm(ctx, m.target, m.images); err != nil {
 				return criuError(err)
 			}
@@ -152,7 +155,14 @@ func (m *dump) seal(files []criu.File) (sandbox.Dumped, error) {
 	var carried []stem.CarriedFile
 	for _, f := range files {
 		if rel, ok := strings.CutPrefix(f.Path, controlDir+"/"); ok {
-			carried = append(carried, stem.CarriedFile{Path: rel, Size: f.Size})
+			// CRIU notes no size of what is only appended to.
+			file := stem.CarriedFile{Path: rel, Size: -1}
+			if size, known := m.sizes[rel]; known {
+				file.Size = size
+			} else if f.Size > 0 {
+				file.Size = f.Size
+			}
+			carried = append(carried, file)
 		}
 	}
 	fd, err := unix.Openat(int(m.images.Fd()), carriedName, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, 0o600)

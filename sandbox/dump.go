@@ -114,7 +114,7 @@ func (d *dumping) add(cp *Checkpoint) {
 // take dumps.
 func (d *dumping) take(ctx context.Context, stopped func(context.Context) error, complete func(Dumped) error) (Dumped, error) {
 	s := d.s
-	dump, err := s.o.Dumps.PrepareDump(ctx, d.c, d.images)
+	dump, err := s.o.Dumps.PrepareDump(ctx, d.c, d.images, ids(d.running))
 	if err != nil {
 		return Dumped{}, err
 	}
@@ -294,11 +294,15 @@ var errAsleep = errors.New("the sandbox was stopped; its processes come back whe
 
 // dumpedProcesses is what a restore of the checkpoint's processes is asked for.
 func dumpedProcesses(cp Checkpoint, attach func(context.Context) error) DumpedProcesses {
-	d := DumpedProcesses{Layer: cp.Images, Attach: attach}
-	for _, p := range cp.Running {
-		d.IDs = append(d.IDs, p.ID)
+	return DumpedProcesses{Layer: cp.Images, IDs: ids(cp.Running), Attach: attach}
+}
+
+func ids(list []Process) []string {
+	out := make([]string, len(list))
+	for i, p := range list {
+		out[i] = p.ID
 	}
-	return d
+	return out
 }
 
 // revived gives the records of a checkpoint's processes as those of a sandbox.

@@ -199,7 +199,8 @@ type Dumps interface {
 	Usable(ctx context.Context) error
 	// PrepareDump makes everything ready to dump the processes of c into the layer, which
 	// is new and empty. They run on meanwhile, but requests to the guest wait from here on.
-	PrepareDump(ctx context.Context, c Container, layer string) (Dump, error)
+	// ids are those of the processes that were started through the guest and run.
+	PrepareDump(ctx context.Context, c Container, layer string, ids []string) (Dump, error)
 	// Check compares a layer with the digest of its dump: CodeCorrupt. Nothing that it has
 	// not approved of may be restored.
 	Check(ctx context.Context, layer, digest string) error

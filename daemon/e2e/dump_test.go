@@ -148,7 +148,7 @@ func TestStreamsSurvive(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	shell := ok(client.Get[types.Process](h.client.Exec(ctx, sb.Id, nil, types.Exec{
-		Command: []string{"sh", "-i"}, Background: ptr(true), Tty: &types.TerminalSize{Rows: 24, Cols: 80},
+		Command: []string{"bash"}, Background: ptr(true), Tty: &types.TerminalSize{Rows: 24, Cols: 80},
 	})))(t)
 	p := h.counter(t, sb.Id)
 	a := ok(h.client.Attach(ctx, sb.Id, shell.Id, nil))(t)

@@ -28,7 +28,27 @@ const (
 // CarriedFile is a file below the slot's directory that a dumped process has open.
 type CarriedFile struct {
 	Path string // relative to the directory
-	Size int64  // bytes, at the dump
+	Size int64  // bytes, at the dump; negative where that is not known: as it is now
+}
+
+// OutputSizes gives the present sizes of the outputs of these processes, by path.
+func (c *Client) OutputSizes(ids []string) map[string]int64 {
+	sizes := map[string]int64{}
+	for _, id := range ids {
+		for _, name := range []string{wire.FileStdout, wire.FileStderr} {
+			path := processPath(id, name)
+			fd, err := c.open("sizes", path, unix.O_PATH, unix.S_IFREG)
+			if err != nil {
+				continue // whoever took it away does without it
+			}
+			var st unix.Stat_t
+			if unix.Fstat(fd, &st) == nil {
+				sizes[path] = st.Size
+			}
+			unix.Close(fd)
+		}
+	}
+	return sizes
 }
 
 // SaveFiles writes a tar with the files, so that a restore finds them where they are gone,
@@ -67,7 +87,10 @@ func (c *Client) saveFile(op string, tw *tar.Writer, f CarriedFile) error {
 		}
 		const perm = 0o7777
 		h.Mode, h.Uid, h.Gid = int64(st.Mode&perm), inner(st.Uid, c.uid), inner(st.Gid, c.gid)
-		size := min(f.Size, st.Size)
+		size := st.Size
+		if f.Size >= 0 {
+			size = min(size, f.Size)
+		}
 		if name := path.Base(f.Path); name == wire.FileStdout || name == wire.FileStderr {
 			offset = max(0, size-maxCarriedTail)
 		}
