@@ -30,6 +30,7 @@ type env struct {
 	dir    string // temporary, holds everything
 	pool   string // directory of the layers when it is not below Cairn's; a mount
 	warm   int    // size of the pool now
+	log    string // what the daemon logs; "" for warnings
 	report report
 
 	cairn    *rig.Cairn
@@ -63,7 +64,7 @@ func newEnv(ctx context.Context, o options, out io.Writer) (_ *env, err error) {
 		return nil, err
 	}
 	e.say("importing %s", o.image)
-	if err := e.importImage(ctx); err != nil {
+	if err := e.importImage(ctx, imageName, o.image); err != nil {
 		return nil, fmt.Errorf("import %s: %w", o.image, err)
 	}
 	if e.base, err = baseline.Start(ctx, o.bin, filepath.Join(dir, "b")); err != nil {
@@ -80,7 +81,11 @@ func newEnv(ctx context.Context, o options, out io.Writer) (_ *env, err error) {
 
 // config is a daemon's configuration; depth 0 is the default.
 func (e *env) config(warm, depth int) string {
-	s := "[log]\nlevel = \"warn\"\n[limits]\nforks = 1024\nlock_wait = \"5m\"\n[pool]\n"
+	log := e.log
+	if log == "" {
+		log = "warn"
+	}
+	s := "[log]\nlevel = \"" + log + "\"\n[limits]\nforks = 1024\nlock_wait = \"5m\"\n[pool]\n"
 	if e.pool != "" {
 		s += fmt.Sprintf("dir = %q\n", e.pool)
 	}
@@ -125,13 +130,12 @@ func (e *env) pick(quick, full int) int {
 	return full
 }
 
-func (e *env) importImage(ctx context.Context) error {
-	f, err := os.Open(e.o.image)
+func (e *env) importImage(ctx context.Context, name, tar string) error {
+	f, err := os.Open(tar)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	name := imageName
 	_, err = client.Get[types.Image](e.cairn.AddImageWithBody(ctx, &types.AddImageParams{Name: &name}, "application/x-tar", f))
 	return err
 }

@@ -101,9 +101,11 @@ func (r *report) explain(o ops) {
 		rest(o.restore, o.restoreIn),
 	}
 	exec := []part{{"from the start of the process to its end, inside", o.execIn.p50()}, rest(o.exec, o.execIn)}
-	r.parts = map[string][]part{
+	for name, parts := range map[string][]part{
 		"checkpoint": checkpoint, "checkpoint freeze": checkpoint, "restore": restore, "exec true": exec,
 		"fork, warm": {{"in the daemon", o.forkIn.p50()}, rest(o.fork, o.forkIn)},
+	} {
+		r.addParts(name, parts)
 	}
 }
 

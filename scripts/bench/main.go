@@ -16,13 +16,14 @@ import (
 
 // options are the command line.
 type options struct {
-	quick bool
-	json  string
-	only  string
-	pool  string
-	image string
-	bin   string
-	dir   string
+	quick           bool
+	json            string
+	only            string
+	pool            string
+	image           string
+	demo, workloads string // images with programs; need not be there
+	bin             string
+	dir             string
 }
 
 // section is a part of the benchmark that can be run alone.
@@ -36,6 +37,7 @@ func sections() []section {
 		{"files", benchFiles},
 		{"depth", benchDepth},
 		{"alive", benchAlive},
+		{"processes", benchProcesses},
 		{"cold", benchCold},
 		{"burst", benchBurst},
 		{"many", benchMany},
@@ -53,6 +55,8 @@ func main() {
 	flag.StringVar(&o.only, "only", "", "only these, comma-separated: "+strings.Join(names, ", "))
 	flag.StringVar(&o.pool, "pool", "", "file system of the layers: empty for the one of -dir, or xfs (a loop device, with reflinks)")
 	flag.StringVar(&o.image, "image", "build/tiny.tar", "root file system of the sandboxes and containers")
+	flag.StringVar(&o.workloads, "workloads", "build/workloads.tar", "image with Python and PostgreSQL, for processes")
+	flag.StringVar(&o.demo, "demo", "build/demo.tar", "image with Python, in the place of -workloads if that is not there")
 	flag.StringVar(&o.bin, "bin", "bin", "directory of cairnd, containerd and the others")
 	flag.StringVar(&o.dir, "dir", "/var/tmp", "where to make temporary directories; a short path")
 	flag.Parse()
@@ -74,7 +78,7 @@ func run(ctx context.Context, o options, out io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	for _, p := range []*string{&o.bin, &o.image, &o.dir} {
+	for _, p := range []*string{&o.bin, &o.image, &o.demo, &o.workloads, &o.dir} {
 		if *p, err = filepath.Abs(*p); err != nil {
 			return err
 		}

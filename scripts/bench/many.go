@@ -231,11 +231,20 @@ func benchMany(ctx context.Context, e *env) error {
 
 // memory records what the containers of Cairn take now, each.
 func (e *env) memory(kase string) error {
-	pss, n, err := pssOfContainers(filepath.Join(e.cairn.Root(), "run", "containerd.sock"))
+	pss, n, err := pssOfContainers(e.socket())
 	if err != nil {
 		return err
 	}
 	return e.addMemory(kase, pss, n)
+}
+
+// socket is that of Cairn's containerd.
+func (e *env) socket() string { return filepath.Join(e.cairn.Root(), "run", "containerd.sock") }
+
+// pss is the memory of all containers of Cairn, bytes.
+func (e *env) pss() (int64, error) {
+	pss, _, err := pssOfContainers(e.socket())
+	return pss, err
 }
 
 func (e *env) addMemory(kase string, pss int64, n int) error {

@@ -40,8 +40,10 @@ func (e *env) start(ctx context.Context, sandbox string, command ...string) erro
 	return err
 }
 
+// checkpoint takes the files.
 func (e *env) checkpoint(ctx context.Context, sandbox string) (types.Checkpoint, error) {
-	return client.Get[types.Checkpoint](e.cairn.CreateCheckpoint(ctx, sandbox, nil, types.CreateCheckpoint{}))
+	exclude := types.Exclude
+	return client.Get[types.Checkpoint](e.cairn.CreateCheckpoint(ctx, sandbox, nil, types.CreateCheckpoint{Processes: &exclude}))
 }
 
 func (e *env) restore(ctx context.Context, sandbox, checkpoint string) (types.RestoredSandbox, error) {

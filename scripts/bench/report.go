@@ -23,6 +23,7 @@ type report struct {
 	Machine machine   `json:"machine"`
 	Rows    []row     `json:"rows"`
 	Figures []figure  `json:"figures"`
+	Details []detail  `json:"details,omitempty"`
 	parts   map[string][]part
 }
 
@@ -72,6 +73,16 @@ type figure struct {
 type part struct {
 	What string  `json:"what"`
 	P50  float64 `json:"p50"`
+}
+
+// detail is where the time of a job goes that has no figure to reach.
+type detail struct {
+	What  string `json:"what"`
+	Parts []part `json:"where_the_time_goes"`
+}
+
+func (r *report) detail(what string, parts []part) {
+	r.Details = append(r.Details, detail{what, parts})
 }
 
 // add records a job; base is empty where containerd has nothing like it.
@@ -132,6 +143,7 @@ func (r *report) finish() {
 	most("64 forks from the pool", 2000, "ms", r.find("64 forks at once", ""), p50)
 	most("exec of true: API p50", 6, "ms", r.find("exec true", few), p50)
 	least("exec of true: faster than task.Exec", 8, r.find("exec true", few))
+	r.addProcessFigures(most, least)
 	most("memory of an idle sandbox (PSS)", 16, "MB", r.find("memory of an idle sandbox", "pss, 1 sandbox"), p50)
 	const wanted = 200
 	if w := r.find("sandboxes at once", fmt.Sprintf("running of %d", wanted)); w != nil {
@@ -174,17 +186,26 @@ func (r *report) print(out io.Writer) error {
 		return err
 	}
 	for _, f := range r.Figures {
-		if f.Met || len(f.Parts) == 0 {
-			continue
+		if !f.Met {
+			printParts(out, f.What, f.Parts)
 		}
-		fmt.Fprintf(out, "where the time goes, %s:\n", f.What)
-		for _, p := range f.Parts {
-			fmt.Fprintf(out, "  %8s  %s\n", number(p.P50, "ms"), p.What)
-		}
+	}
+	for _, d := range r.Details {
+		printParts(out, d.What, d.Parts)
 	}
 	_, err := fmt.Fprintf(out, "\n%d CPUs, Linux %s, %s; load %.1f at the start, %.1f at the end; took %.0f s\n",
 		r.Machine.CPUs, r.Machine.Kernel, r.Machine.Features["file_system"], r.Machine.LoadBefore, r.Machine.LoadAfter, r.TookS)
 	return err
+}
+
+func printParts(out io.Writer, what string, parts []part) {
+	if len(parts) == 0 {
+		return
+	}
+	fmt.Fprintf(out, "where the time goes, %s:\n", what)
+	for _, p := range parts {
+		fmt.Fprintf(out, "  %8s  %s\n", number(p.P50, "ms"), p.What)
+	}
 }
 
 // digits is v with three significant digits or so.
