@@ -29,6 +29,7 @@ func trialOperation() operation {
 	return operation{
 		later: true, // that it fails is in the answer
 		prepare: func(s *subject) {
+			s.anew()
 			s.dump = ok(s.h.dump(s.sb.Id))(s.t)
 		},
 		do: func(s *subject) error {

@@ -123,6 +123,7 @@ func asUser(id identity, f func() error) error {
 	if err := setThreadGroups(id.groups); err != nil {
 		return err
 	}
+	defer stayVisible()
 	setThreadID(unix.SYS_SETFSGID, id.gid)
 	setThreadID(unix.SYS_SETFSUID, id.uid)
 	err = f()
@@ -137,6 +138,15 @@ func asUser(id identity, f func() error) error {
 		panic("own groups can't be set again: " + rerr.Error())
 	}
 	return err
+}
+
+// stayVisible takes back what the kernel does to a program that takes on other rights, and
+// to one whose child does before it has memory of its own: it would no longer show, not
+// even to PID 1, what it executes. PID 1 knows a stem by that.
+func stayVisible() {
+	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0); err != nil {
+		logf("prctl: ", err.Error())
+	}
 }
 
 // setThreadGroups is setgroups(2) of the calling thread; unix.Setgroups is the process's.

@@ -186,6 +186,7 @@ func (p *plan) spawn(s *streams) (int, error) {
 		},
 	}
 	pid, err := syscall.ForkExec(p.file, p.argv, attr)
+	stayVisible()
 	if err == nil {
 		return pid, nil
 	}
