@@ -66,14 +66,13 @@ func (d dumps) open(layer string) (*os.File, error) {
 
 // dump is a prepared one.
 type dump struct {
-	d       dumps
-	p       *criu.Prepared
-	target  criu.Target
-	images  *os.File
-	client  *stem.Client
-	ids     []string
-	sizes   map[string]int64 // of outputs, when everything stood still
-	release func()
+	d      dumps
+	p      *criu.Prepared
+	target criu.Target
+	images *os.File
+	client *stem.Client
+	ids    []string
+	sizes  map[string]int64 // of outputs, when everything stood still
 }
 
 func (d dumps) PrepareDump(ctx context.Context, c sandbox.Container, layer string, ids []string) (_ sandbox.Dump, err error) {
@@ -81,7 +80,7 @@ func (d dumps) PrepareDump(ctx context.Context, c sandbox.Container, layer strin
 	if err != nil {
 		return nil, err
 	}
-	m := &dump{d: d, target: criu.Target{PID: c.PID()}, client: client, ids: ids, release: func() {}}
+	m := &dump{d: d, target: criu.Target{PID: c.PID()}, client: client, ids: ids}
 	defer func() {
 		if err != nil {
 			m.Close()
@@ -93,14 +92,22 @@ func (d dumps) PrepareDump(ctx context.Context, c sandbox.Container, layer strin
 	if m.p, err = d.c.PrepareDump(ctx, m.target, m.images); err != nil {
 		return nil, criuError(err)
 	}
-	if m.release, err = client.Quiet(ctx); err != nil {
-		return nil, sandbox.Wrap(err, sandbox.CodeTimeout, "requests to the sandbox's processes did not end in time")
-	}
 	return m, nil
 }
 
+// quiet keeps requests to the stem waiting, once none is under way.
+func quiet(ctx context.Context, client *stem.Client) (release func(), err error) {
+	const patience = 10 * time.Second
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	release, err = client.Quiet(ctx)
+	if err != nil {
+		return nil, sandbox.Wrap(err, sandbox.CodeTimeout, "requests to the sandbox's processes did not end in time")
+	}
+	return release, nil
+}
+
 func (m *dump) Close() error {
-	m.release()
 	var err error
 	if m.p != nil {
 		err = m.p.Close()
@@ -134,8 +141,13 @@ func (m *dump) Take(ctx context.Context, end bool, stopped func(context.Context)
 			return complete(sealed)
 		},
 	}
+	release, err := quiet(ctx, m.client)
+	if err != nil {
+		return sealed, err
+	}
+	defer release()
 	s, err := m.p.Dump(ctx, o)
-	m.release()
+	release()
 	if err != nil {
 		return sealed, criuError(err)
 	}
@@ -208,9 +220,9 @@ func (d dumps) Restore(ctx context.Context, c sandbox.Container, r sandbox.Dumpe
 	if err := client.HoldStem(); err != nil {
 		return guestError(err)
 	}
-	release, err := client.Quiet(ctx)
+	release, err := quiet(ctx, client)
 	if err != nil {
-		return sandbox.Wrap(err, sandbox.CodeTimeout, "requests to the sandbox's processes did not end in time")
+		return err
 	}
 	defer release()
 	if err := container.EndTree(ctx); err != nil {

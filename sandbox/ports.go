@@ -198,7 +198,7 @@ type Dumps interface {
 	// Usable is nil, or CodeUnsupported with what this host lacks.
 	Usable(ctx context.Context) error
 	// PrepareDump makes everything ready to dump the processes of c into the layer, which
-	// is new and empty. They run on meanwhile, but requests to the guest wait from here on.
+	// is new and empty. They run on meanwhile.
 	// ids are those of the processes that were started through the guest and run.
 	PrepareDump(ctx context.Context, c Container, layer string, ids []string) (Dump, error)
 	// Check compares a layer with the digest of its dump: CodeCorrupt. Nothing that it has
@@ -211,7 +211,7 @@ type Dumps interface {
 
 // Dump is a dump that was prepared.
 type Dump interface {
-	// Take dumps. stopped is called while all the processes stand still and everything of
+	// Take dumps. Requests to the guest wait until it returns. stopped is called while all the processes stand still and everything of
 	// them is in the layer but Dumped's own figures; its error makes them run on. They run
 	// on afterwards in any case, unless end is set: then complete is called after stopped,
 	// with what is about to be returned, and they end if it agrees.
