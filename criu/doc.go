@@ -32,6 +32,10 @@
 // host's root, and adds them to the images. CRIU also asks for the paths of watched files
 // by their handles, which only the host's root may open: the filter lets the helper answer.
 //
+// A process whose parent ended is the stem's child, also when it was restored: the helper
+// traces CRIU until the root is there, and makes that a child subreaper before CRIU does.
+// No other subreaper than the stem may have such in a session whose leader has ended.
+//
 // What belongs to the container and not to a process is carried by functions of its own:
 // SaveShm and SaveIPC while the tree stands still, RestoreShm and RestoreIPC after Clear.
 package criu

@@ -12,6 +12,7 @@ import (
 
 	"github.com/checkpoint-restore/go-criu/v7"
 	"github.com/checkpoint-restore/go-criu/v7/rpc"
+	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -42,6 +43,9 @@ func (d *dumping) PostDump() error {
 		d.err = fmt.Errorf("edit the images of System V segments: %w", err)
 		return d.err
 	}
+	if d.err = d.sessions(); d.err != nil {
+		return d.err
+	}
 	checked := make(chan error, 1)
 	go func() { checked <- d.tree.check(d.root, d.filters) }()
 	e := frame.Event{Kind: frame.Stopped}
@@ -55,6 +59,33 @@ func (d *dumping) PostDump() error {
 	d.err = errors.Join(<-checked, err)
 	d.marks["captured"] = time.Since(d.begun).Microseconds()
 	return d.err
+}
+
+// segments carries System V segments.
+func (d *dumping) segments() error {
+	images, err := hostImages()
+	if err != nil {
+		return err
+	}
+	defer images.Close()
+	return carrySegments(images, d.tree, d.root)
+}
+
+func (d *dumping) sessions() error {
+	images, err := hostImages()
+	if err != nil {
+		return err
+	}
+	defer images.Close()
+	return checkSessions(images, d.tree)
+}
+
+func hostImages() (*os.File, error) {
+	fd, err := unix.FcntlInt(frame.FDHostImages, unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), "images"), nil
 }
 
 func dumpOptions(q frame.Request) *rpc.CriuOpts {

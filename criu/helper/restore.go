@@ -20,12 +20,33 @@ type restoring struct {
 	want  int
 	marks map[string]int64
 	begun time.Time
+
+	reaper int          // pid inside of a root that is to be a subreaper from its birth; 0 for not
+	born   <-chan error // has the result once it is
+}
+
+// PreRestore is called before the first process is made.
+func (r *restoring) PreRestore() error {
+	if r.reaper == 0 {
+		return nil
+	}
+	pid, err := findCRIU()
+	if err == nil {
+		r.born, err = watchBirth(pid, r.reaper)
+	}
+	r.err = err
+	return err
 }
 
 // PostRestore is called when the tree is there and stands still.
 func (r *restoring) PostRestore(pid int32) error {
 	r.marks["restored"] = time.Since(r.begun).Microseconds()
 	r.root = int(pid)
+	if r.born != nil {
+		if r.err = <-r.born; r.err != nil {
+			return r.err
+		}
+	}
 	r.err = r.c.ask(frame.Event{Kind: frame.Restored, Root: r.root})
 	r.marks["kept"] = time.Since(r.begun).Microseconds()
 	return r.err
@@ -42,6 +63,10 @@ func restore(c *conn, s frame.Setup) frame.Event {
 	images := os.NewFile(frame.FDHostImages, "images")
 	defer images.Close()
 	taken, err := pidsOf(images)
+	var processes []member
+	if err == nil {
+		processes, err = members(images)
+	}
 	if err != nil {
 		return frame.Event{Failure: &frame.Failure{Code: "images", Resource: "images", Message: "the images can't be read: " + err.Error()}}
 	}
@@ -65,6 +90,9 @@ func restore(c *conn, s frame.Setup) frame.Event {
 	}
 	defer t.Close()
 	r := &restoring{c: c, tree: t, want: t.filters(1), marks: map[string]int64{}, begun: time.Now()}
+	if orphans(processes) {
+		r.reaper = processes[0].pid
+	}
 	o := options(q)
 	err = w.Restore(o, r)
 	r.marks["answered"] = time.Since(r.begun).Microseconds()
@@ -83,6 +111,8 @@ func restore(c *conn, s frame.Setup) frame.Event {
 		return frame.Event{Failure: &f.Failure}
 	case errors.Is(r.err, errAborted):
 		return frame.Event{Failure: &frame.Failure{Code: "aborted", Message: "the caller gave up"}}
+	case r.err != nil && !errors.Is(r.err, errAborted) && !killed(end):
+		return failed(r.err)
 	case killed(end):
 		return frame.Event{Failure: &frame.Failure{Code: "interrupted", Message: "CRIU was killed before it had done its work"}}
 	}

@@ -8,8 +8,6 @@ import (
 	"os"
 	"strings"
 
-	"cairn/criu/internal/frame"
-
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/encoding/protowire"
 )
@@ -68,17 +66,6 @@ func carrySegments(images *os.File, t *tree, root int) error {
 		next++
 	}
 	return nil
-}
-
-// segments does so for a dump.
-func (d *dumping) segments() error {
-	fd, err := unix.FcntlInt(frame.FDHostImages, unix.F_DUPFD_CLOEXEC, 0)
-	if err != nil {
-		return err
-	}
-	images := os.NewFile(uintptr(fd), "images")
-	defer images.Close()
-	return carrySegments(images, d.tree, d.root)
 }
 
 // stayInIPC makes the images those of a tree that has no IPC namespace of its own.
