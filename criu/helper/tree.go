@@ -140,7 +140,7 @@ func (t *tree) filters(pid int) int {
 }
 
 // check looks for what CRIU does not: a process outside of the tree, which would not come
-// back, and one with system call filters of its own. Everything stands still but PID 1.
+// back, one with system call filters of its own, and one that would lose a lock. Everything stands still but PID 1.
 func (t *tree) check(root, filters int) error {
 	pids, err := t.pids(".")
 	if err != nil {
@@ -176,7 +176,7 @@ func (t *tree) check(root, filters int) error {
 			return err
 		}
 	}
-	return nil
+	return t.checkLocks()
 }
 
 func (t *tree) checkFilters(pid, want int, zombie bool) error {

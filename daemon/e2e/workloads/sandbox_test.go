@@ -222,12 +222,16 @@ func (b *box) asks(exec, line, answer string) string {
 	return found[1]
 }
 
-func (b *box) checkpoint() types.Checkpoint {
-	b.t.Helper()
+func (b *box) tryCheckpoint() (types.Checkpoint, error) {
 	ctx, cancel := request()
 	defer cancel()
+	return client.Get[types.Checkpoint](b.c.CreateCheckpoint(ctx, b.id, nil, types.CreateCheckpoint{Processes: ptr(types.Include)}))
+}
+
+func (b *box) checkpoint() types.Checkpoint {
+	b.t.Helper()
 	begin := time.Now()
-	cp := must(client.Get[types.Checkpoint](b.c.CreateCheckpoint(ctx, b.id, nil, types.CreateCheckpoint{Processes: ptr(types.Include)})))(b.t)
+	cp := must(b.tryCheckpoint())(b.t)
 	b.t.Logf("checkpoint: %d ms, stop %.0f ms, memory and state %d MB", time.Since(begin).Milliseconds(), cp.Timings.FreezeMs, cp.Sizes.ProcessBytes>>20)
 	if !cp.Processes {
 		b.t.Fatalf("the checkpoint has no processes: %s", cp.Reason)

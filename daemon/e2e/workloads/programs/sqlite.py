@@ -8,6 +8,11 @@ db.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, word TEXT)")
 db.execute("BEGIN IMMEDIATE")
 for line in sys.stdin:
     word = line.strip()
+    if word == "close":
+        db.execute("COMMIT")
+        db.close()
+        print("<closed>", flush=True)
+        continue
     if word == "commit":
         db.execute("COMMIT")
         db.execute("BEGIN IMMEDIATE")
