@@ -31,7 +31,9 @@ func (b *box) family(t testing.TB) map[string]process {
 		var p process
 		_, err := fmt.Sscan(string(stat[strings.LastIndexByte(string(stat), ')')+1:]), &p.state, &p.parent, &p.group, &p.session)
 		check(t, err)
-		p.state = strings.ReplaceAll(p.state, "R", "S")
+		if p.state == "R" || p.state == "D" {
+			p.state = "S" // it is about to
+		}
 		found[words[len(words)-1]] = p
 	}
 	return found

@@ -39,17 +39,14 @@ func leaveLowPIDs() {
 	close(done)
 	// Only the host may set what the kernel counts from. A thread uses up a number like a
 	// process, in some ten microseconds; it ends with a goroutine that stays locked to it.
+	// It may be one of the threads from before, which is less than the last number then.
 	tid := make(chan int)
 	for last := 0; last < lastThread; {
 		go func() {
 			runtime.LockOSThread()
 			tid <- unix.Gettid()
 		}()
-		n := <-tid
-		if n < last {
-			return // counted through before: a container that is full of processes
-		}
-		last = n
+		last = <-tid
 	}
 	// Each of those may have left a thread of the runtime's behind, which has the next
 	// number. A process leaves nothing.
