@@ -73,6 +73,7 @@ type dump struct {
 	client *stem.Client
 	ids    []string
 	sizes  map[string]int64 // of outputs, when everything stood still
+	laps   *laps
 }
 
 func (d dumps) PrepareDump(ctx context.Context, c sandbox.Container, layer string, ids []string) (_ sandbox.Dump, err error) {
@@ -80,7 +81,7 @@ func (d dumps) PrepareDump(ctx context.Context, c sandbox.Container, layer strin
 	if err != nil {
 		return nil, err
 	}
-	m := &dump{d: d, target: criu.Target{PID: c.PID()}, client: client, ids: ids}
+	m := &dump{d: d, target: criu.Target{PID: c.PID()}, client: client, ids: ids, laps: newLaps()}
 	defer func() {
 		if err != nil {
 			m.Close()
@@ -92,6 +93,7 @@ func (d dumps) PrepareDump(ctx context.Context, c sandbox.Container, layer strin
 	if m.p, err = d.c.PrepareDump(ctx, m.target, m.images); err != nil {
 		return nil, criuError(err)
 	}
+	m.laps.lap("start")
 	return m, nil
 }
 
@@ -124,6 +126,8 @@ func (m *dump) Take(ctx context.Context, end bool, stopped func(context.Context)
 	o := criu.DumpOptions{
 		LeaveRunning: !end,
 		Stopped: func(ctx context.Context) error {
+			m.laps.lap("stop")
+			defer func() { m.laps.lap("files") }()
 			m.sizes = m.client.OutputSizes(m.ids)
 			if _, err := criu.SaveShm(ctx, m.target, m.images); err != nil {
 				return criuError(err)
@@ -131,6 +135,7 @@ func (m *dump) Take(ctx context.Context, end bool, stopped func(context.Context)
 			if err := criu.SaveIPC(ctx, m.target, m.images); err != nil {
 				return criuError(err)
 			}
+			m.laps.lap("shared")
 			return stopped(ctx)
 		},
 		Complete: func(_ context.Context, files []criu.File) (err error) {
@@ -146,8 +151,10 @@ func (m *dump) Take(ctx context.Context, end bool, stopped func(context.Context)
 		return sealed, err
 	}
 	defer release()
+	m.laps.lap("quiet")
 	s, err := m.p.Dump(ctx, o)
 	release()
+	m.laps.lap("end")
 	if err != nil {
 		return sealed, criuError(err)
 	}
@@ -157,8 +164,11 @@ func (m *dump) Take(ctx context.Context, end bool, stopped func(context.Context)
 		}
 		sealed.Freeze = s.Freeze + s.Frozen
 	}
-	m.d.log.Debug("processes dumped", "processes", s.Processes, "threads", s.Threads, "pages", s.Pages,
-		"start", s.Start, "freeze", s.Freeze, "frozen", s.Frozen, "memory", s.Memory, "files", s.Wait, "total", s.Total)
+	m.laps.lap("seal")
+	m.laps.add("criu_freeze", s.Freeze)
+	m.laps.add("criu_frozen", s.Frozen)
+	m.laps.add("criu_memory", s.Memory)
+	m.d.log.Debug("processes dumped", append(m.laps.attrs, "processes", s.Processes, "threads", s.Threads, "pages", s.Pages)...)
 	return sealed, nil
 }
 
@@ -215,6 +225,7 @@ func (d dumps) Restore(ctx context.Context, c sandbox.Container, r sandbox.Dumpe
 		return err
 	}
 	defer images.Close()
+	laps := newLaps()
 	target := criu.Target{PID: c.PID()}
 	defer client.Suspend(r.IDs)()
 	if err := client.HoldStem(); err != nil {
@@ -225,21 +236,26 @@ func (d dumps) Restore(ctx context.Context, c sandbox.Container, r sandbox.Dumpe
 		return err
 	}
 	defer release()
+	laps.lap("quiet")
 	if err := container.EndTree(ctx); err != nil {
 		return err
 	}
+	laps.lap("end")
 	if err := r.Attach(ctx); err != nil {
 		return err
 	}
+	laps.lap("attach")
 	// Not before: CRIU loads its libraries from a mount that is moved by attaching.
 	p, err := d.c.PrepareRestore(ctx, target, images)
 	if err != nil {
 		return criuError(err)
 	}
 	defer p.Close()
+	laps.lap("start")
 	if err := d.load(ctx, client, target, images, r.IDs); err != nil {
 		return err
 	}
+	laps.lap("load")
 	s, err := p.Restore(ctx, criu.RestoreOptions{})
 	if err != nil {
 		return criuError(err)
@@ -248,9 +264,13 @@ func (d dumps) Restore(ctx context.Context, c sandbox.Container, r sandbox.Dumpe
 		return err
 	}
 	release()
-	d.log.Debug("processes restored", "start", s.Start, "build", s.Build, "total", s.Total)
+	laps.lap("restore")
+	laps.add("criu_build", s.Build)
 	// Nobody sees an end any more that was another past's once the stem has refreshed its records.
-	return c.Guest().Ready(ctx)
+	err = c.Guest().Ready(ctx)
+	laps.lap("ready")
+	d.log.Debug("processes restored", laps.attrs...)
+	return err
 }
 
 // load puts into the container what belongs to the processes and is not in CRIU's images.

@@ -88,22 +88,22 @@ func (r *report) addOps(kase string, mine, theirs ops) {
 // explain records what the operations consist of, as far as the daemon says.
 func (r *report) explain(o ops) {
 	rest := func(whole, within series) part {
-		return part{"the rest: HTTP, validation, JSON, both processes' scheduling", whole.p50() - within.p50()}
+		return part{What: "the rest: HTTP, validation, JSON, both processes' scheduling", P50: whole.p50() - within.p50()}
 	}
 	checkpoint := []part{
-		{"frozen: looking at the processes, switching the root", o.freeze.p50()},
-		{"before and after: empty upper, overlay made, metadata in two transactions", o.checkpointIn.p50() - o.freeze.p50()},
+		{What: "frozen: looking at the processes, switching the root", P50: o.freeze.p50()},
+		{What: "before and after: empty upper, overlay made, metadata in two transactions", P50: o.checkpointIn.p50() - o.freeze.p50()},
 		rest(o.checkpoint, o.checkpointIn),
 	}
 	restore := []part{
-		{"frozen: killing, switching the root", o.restoreFreeze.p50()},
-		{"before and after: overlay made, metadata", o.restoreIn.p50() - o.restoreFreeze.p50()},
+		{What: "frozen: killing, switching the root", P50: o.restoreFreeze.p50()},
+		{What: "before and after: overlay made, metadata", P50: o.restoreIn.p50() - o.restoreFreeze.p50()},
 		rest(o.restore, o.restoreIn),
 	}
-	exec := []part{{"from the start of the process to its end, inside", o.execIn.p50()}, rest(o.exec, o.execIn)}
+	exec := []part{{What: "from the start of the process to its end, inside", P50: o.execIn.p50()}, rest(o.exec, o.execIn)}
 	for name, parts := range map[string][]part{
 		"checkpoint": checkpoint, "checkpoint freeze": checkpoint, "restore": restore, "exec true": exec,
-		"fork, warm": {{"in the daemon", o.forkIn.p50()}, rest(o.fork, o.forkIn)},
+		"fork, warm": {{What: "in the daemon", P50: o.forkIn.p50()}, rest(o.fork, o.forkIn)},
 	} {
 		r.addParts(name, parts)
 	}

@@ -65,7 +65,6 @@ func (e *env) postgres(ctx context.Context) (err error) {
 		return err
 	}
 	e.report.addProcessOps(postgresCase, o)
-	e.report.detail("checkpoint, "+postgresCase, o.dumped.parts())
-	e.report.detail("restore, "+postgresCase, o.restored.parts())
+	e.report.explainProcesses(postgresCase, o)
 	return nil
 }

@@ -64,7 +64,8 @@ func benchProcesses(ctx context.Context, e *env) (err error) {
 		e.report.addProcessOps(pythonCase(mb), o)
 		mine = append(mine, o)
 	}
-	e.report.explainProcesses(mine[0])
+	e.report.explainProcesses(pythonCase(0), mine[0])
+	e.report.explainProcesses(pythonCase(largest), mine[2])
 	e.report.addSlopes([]float64{0, larger, largest}, mine)
 	if err := e.forksWithProcesses(ctx, snapshot); err != nil {
 		return fmt.Errorf("forks: %w", err)
@@ -240,7 +241,7 @@ func (e *env) forksWithProcesses(ctx context.Context, snapshot string) (err erro
 	e.report.add("fork, processes, warm", pythonCase(0), one, theirs)
 	e.report.add("16 forks with processes at once", pythonCase(0), all, nil)
 	e.report.add("... each, as the daemon says", pythonCase(0), each, nil)
-	e.report.addParts("fork, processes, warm", []part{{"in the daemon", oneIn.p50()}, {"the rest: HTTP, validation, JSON", one.p50() - oneIn.p50()}})
+	e.report.addParts("fork, processes, warm", []part{{What: "in the daemon", P50: oneIn.p50()}, {What: "the rest: HTTP, validation, JSON", P50: one.p50() - oneIn.p50()}})
 	return nil
 }
 
@@ -360,11 +361,10 @@ func (r *report) addSlopes(mb []float64, all []processOps) {
 	r.add("restore, processes", kase, of(func(o processOps) series { return o.restore }), theirRestore)
 }
 
-// explainProcesses records what the operations consist of.
-func (r *report) explainProcesses(o processOps) {
-	r.addParts("checkpoint, processes", o.dumped.parts())
-	r.addParts("... stop", o.dumped.parts())
-	r.addParts("restore, processes", o.restored.parts())
+// explainProcesses records what the operations consist of, as the daemon says.
+func (r *report) explainProcesses(kase string, o processOps) {
+	r.detail("checkpoint with processes, "+kase, o.dumped.parts())
+	r.detail("restore with processes, "+kase, o.restored.parts())
 }
 
 func (r *report) addParts(name string, p []part) {

@@ -73,6 +73,7 @@ type figure struct {
 type part struct {
 	What string  `json:"what"`
 	P50  float64 `json:"p50"`
+	Min  float64 `json:"min,omitempty"`
 }
 
 // detail is where the time of a job goes that has no figure to reach.
@@ -202,9 +203,15 @@ func printParts(out io.Writer, what string, parts []part) {
 	if len(parts) == 0 {
 		return
 	}
-	fmt.Fprintf(out, "where the time goes, %s:\n", what)
+	fmt.Fprintf(out, "where the time goes (min, p50), %s:\n", what)
+	least := func(v float64) string {
+		if v == 0 {
+			return ""
+		}
+		return number(v, "ms")
+	}
 	for _, p := range parts {
-		fmt.Fprintf(out, "  %8s  %s\n", number(p.P50, "ms"), p.What)
+		fmt.Fprintf(out, "  %8s  %8s  %s\n", least(p.Min), number(p.P50, "ms"), p.What)
 	}
 }
 

@@ -53,6 +53,17 @@ func (p *phases) add(line string) {
 	}
 }
 
+// addMarks takes the points of time, in microseconds, that the helper notes.
+func (p *phases) addMarks(line string) {
+	_, marks, _ := strings.Cut(line, "marks=\"map[")
+	marks, _, _ = strings.Cut(marks, "]")
+	for field := range strings.FieldsSeq(marks) {
+		if name, value, found := strings.Cut(field, ":"); found {
+			p.add("at_" + name + "=" + value + "us")
+		}
+	}
+}
+
 // phases gives what was logged so far.
 func (t *trace) phases() (dumped, restored phases, err error) {
 	scan := bufio.NewScanner(t.f)
@@ -63,6 +74,10 @@ func (t *trace) phases() (dumped, restored phases, err error) {
 			dumped.add(line)
 		case strings.Contains(line, `msg="processes restored"`):
 			restored.add(line)
+		case strings.Contains(line, "msg=dumped "):
+			dumped.addMarks(line)
+		case strings.Contains(line, "msg=restored "):
+			restored.addMarks(line)
 		}
 	}
 	if scan.Err() != nil {
@@ -74,7 +89,7 @@ func (t *trace) phases() (dumped, restored phases, err error) {
 func (p phases) parts() []part {
 	var list []part
 	for _, n := range p.names {
-		list = append(list, part{n, p.took[n].p50()})
+		list = append(list, part{What: n, P50: p.took[n].p50(), Min: p.took[n].quantile(0)})
 	}
 	return list
 }
