@@ -13,14 +13,20 @@ import (
 // which are the last that it writes, are left out.
 func Digest(images *os.File) (digest string, bytes int64, err error) {
 	var m Manifest
-	if err := m.add(images, ""); err != nil {
+	if err := m.add(images, "", 1); err != nil {
 		return "", 0, err
 	}
 	return m.Digest(), m.Bytes, nil
 }
 
-// add lists the files of one directory and of those in it.
-func (m *Manifest) add(dir *os.File, prefix string) error {
+// Compacted images have at most so many directories on top of each other.
+const (
+	parentDir = "parent"
+	maxDepth  = 3
+)
+
+// add lists the files of one directory and of its parent, if it has one.
+func (m *Manifest) add(dir *os.File, prefix string, depth int) error {
 	names, err := list(dir)
 	if err != nil {
 		return err
@@ -35,8 +41,8 @@ func (m *Manifest) add(dir *os.File, prefix string) error {
 		}
 		e := Entry{Name: name, Bytes: st.Size}
 		switch kind := st.Mode & unix.S_IFMT; {
-		case kind == unix.S_IFDIR && prefix == "":
-			if err := m.addDir(dir, name); err != nil {
+		case kind == unix.S_IFDIR && name == parentDir && depth < maxDepth:
+			if err := m.addParent(dir, prefix, depth); err != nil {
 				return err
 			}
 			continue
@@ -54,12 +60,12 @@ func (m *Manifest) add(dir *os.File, prefix string) error {
 	return nil
 }
 
-func (m *Manifest) addDir(parent *os.File, name string) error {
-	fd, err := unix.Openat(int(parent.Fd()), name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+func (m *Manifest) addParent(dir *os.File, prefix string, depth int) error {
+	fd, err := unix.Openat(int(dir.Fd()), parentDir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return fmt.Errorf("open the images of %s: %w", name, err)
+		return fmt.Errorf("open the images of %s: %w", prefix+parentDir, err)
 	}
-	dir := os.NewFile(uintptr(fd), name)
-	defer dir.Close()
-	return m.add(dir, name+"/")
+	up := os.NewFile(uintptr(fd), parentDir)
+	defer up.Close()
+	return m.add(up, prefix+parentDir+"/", depth+1)
 }

@@ -29,6 +29,9 @@ func (s *Service) GetCheckpoint(ctx context.Context, id string) (Checkpoint, err
 			for _, l := range c.Layers() {
 				users[l]++
 			}
+			if c.PagesBase != c.Images {
+				users[c.PagesBase]++
+			}
 		}
 		err = eachSandbox(tx, SandboxFilter{}, func(sb Sandbox) error {
 			needs := slices.Concat(sb.Base, sb.Below)
@@ -56,15 +59,24 @@ func (s *Service) GetCheckpoint(ctx context.Context, id string) (Checkpoint, err
 	defer s.Pin(cp.Layers()...)()
 	cp.Sizes.ExclusiveBytes, cp.Sizes.SharedBytes = 0, 0
 	for _, id := range cp.Layers() {
+		if id == cp.Images {
+			own, shared, err := s.o.Dumps.Size(ctx, id)
+			if err != nil {
+				return Checkpoint{}, err
+			}
+			if users[id] > 1 {
+				own, shared = 0, own+shared
+			}
+			cp.Sizes.ExclusiveBytes += own
+			cp.Sizes.SharedBytes += shared
+			continue
+		}
 		bytes, files, err := s.layerSize(ctx, id)
 		if err != nil {
 			return Checkpoint{}, err
 		}
 		if id == cp.Layer {
 			cp.Sizes.LayerBytes, cp.Sizes.LayerFiles = bytes, files
-		}
-		if id == cp.Images {
-			cp.Sizes.ProcessBytes = bytes
 		}
 		if users[id] > 1 {
 			cp.Sizes.SharedBytes += bytes

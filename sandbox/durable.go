@@ -144,6 +144,13 @@ func (q *durableQueue) drain(ctx context.Context) error {
 // makeDurable seals every layer of a checkpoint that is not sealed, gives the
 // checkpoint its digest, and makes the metadata survive the host.
 func (s *Service) makeDurable(ctx context.Context, id string) error {
+	cp, err := s.getCheckpoint(ctx, id)
+	if err == nil {
+		err = s.compactPages(ctx, cp) // before all of it is read and written to the disk
+	}
+	if err != nil {
+		return err
+	}
 	for {
 		cp, err := s.getCheckpoint(ctx, id)
 		if err != nil {

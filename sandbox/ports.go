@@ -195,6 +195,7 @@ type Container interface {
 // Dumps keeps the processes of containers, the stem and all that it started, in layers,
 // and brings them back.
 type Dumps interface {
+	Pages
 	// Usable is nil, or CodeUnsupported with what this host lacks.
 	Usable(ctx context.Context) error
 	// PrepareDump makes everything ready to dump the processes of c into the layer, which

@@ -199,6 +199,7 @@ func Failpoints() []string {
 		"delete.journalled", "delete.destroyed",
 		"delete_checkpoint.committed", "sweep.removed",
 		"squash.made", "squash.committed",
+		"pages.compacted", "pages.committed",
 		"durable.sealed", "durable.committed",
 		"resume.acquired", "resume.attached",
 		"trial.acquired", "trial.attached", "trial.started",

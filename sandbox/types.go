@@ -155,7 +155,7 @@ type Timings struct {
 type Sizes struct {
 	LayerBytes     int64
 	LayerFiles     int64
-	ProcessBytes   int64 // memory and state of its processes
+	ProcessBytes   int64 // memory and state of its processes, without what it shares with a base
 	ExclusiveBytes int64
 	SharedBytes    int64
 }
@@ -182,6 +182,8 @@ type Checkpoint struct {
 	Reason       string    // why they are not, although they might have been
 	Images       string    // layer with the processes, "" without
 	ImagesDigest string    // of that layer, known at once: see criu/FORMAT.md
+	PagesBase    string    // layer that has all the memory that Images shares, Images itself for a base; "" for none
+	Compressed   bool      // Images and PagesBase have to be expanded before a restore
 	Running      []Process // the processes that were started by request and ran
 	Durability   Durability
 	Digest       string   // "sha256:...", of LayerDigests as FORMAT.md says; "" until durable

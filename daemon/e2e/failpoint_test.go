@@ -207,6 +207,7 @@ func operations() map[string]operation {
 				s.sleepAndBack()
 			},
 		},
+		"pages": pagesOperation(),
 		"trial": trialOperation(),
 		"resume": {
 			prepare: func(s *subject) {
@@ -234,7 +235,7 @@ const testDepth = 3
 func noWayBack() []string {
 	return []string{
 		"checkpoint.attached", "checkpoint.thawed", "checkpoint.committed", "copy.committed", "restore.attached",
-		"restore.committed", "delete_checkpoint.committed", "squash.committed", "sleep.committed", "revive.committed",
+		"restore.committed", "delete_checkpoint.committed", "squash.committed", "sleep.committed", "revive.committed", "pages.committed",
 	}
 }
 

@@ -79,6 +79,7 @@ func (m *model) PutCheckpoint(t *rapid.T) {
 	c := sandbox.Checkpoint{
 		ID: m.id("ckpt"), Name: rapid.SampledFrom([]string{"", "n", "m"}).Draw(t, "name"), CreatedAt: at(m.instant()), Labels: someLabels.Draw(t, "labels"),
 		SandboxID: rapid.SampledFrom([]string{"s1", "s2"}).Draw(t, "sandbox"), Stack: someLayers.Draw(t, "stack"), Layer: oneLayer.Draw(t, "layer"),
+		Images: oneLayer.Draw(t, "images"), PagesBase: oneLayer.Draw(t, "pages base"),
 	}
 	if len(m.checkpoints) > 0 {
 		c.Parent = pick(t, m.checkpoints)
@@ -306,7 +307,7 @@ func (m *model) checkLayers() {
 		}
 	}
 	for _, c := range m.checkpoints {
-		for _, l := range append(slices.Clone(c.Stack), c.Layer) {
+		for _, l := range append(slices.Clone(c.Stack), c.Layer, c.Images, c.PagesBase) {
 			want[l] = true
 		}
 	}

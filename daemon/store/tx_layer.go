@@ -24,8 +24,8 @@ func (t *tx) DeleteLayer(id string) error {
 
 // references are the fields of any record that name layers.
 type references struct {
-	Upper, Identity, Captured, Layer, Images string
-	Base, Below, Stack, Layers               []string
+	Upper, Identity, Captured, Layer, Images, PagesBase string
+	Base, Below, Stack, Layers                          []string
 }
 
 // LayersInUse reads the references out of the records themselves. That costs
@@ -44,7 +44,7 @@ func (t *tx) LayersInUse() (map[string]bool, error) {
 			if err != nil {
 				return err
 			}
-			for _, ids := range [][]string{{r.Upper, r.Identity, r.Captured, r.Layer, r.Images}, r.Base, r.Below, r.Stack, r.Layers} {
+			for _, ids := range [][]string{{r.Upper, r.Identity, r.Captured, r.Layer, r.Images, r.PagesBase}, r.Base, r.Below, r.Stack, r.Layers} {
 				for _, id := range ids {
 					used[id] = true
 				}
