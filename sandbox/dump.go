@@ -111,9 +111,23 @@ func (d *dumping) add(cp *Checkpoint) {
 	cp.Timings.FreezeMS = milliseconds(d.dumped.Freeze)
 }
 
-// take dumps.
-func (d *dumping) take(ctx context.Context, stopped func(context.Context) error, complete func(Dumped) error) (Dumped, error) {
+// take dumps. What is frozen can neither be dumped nor prepared for it: a paused sandbox
+// runs on until it is stopped in another way, for some milliseconds.
+func (d *dumping) take(ctx context.Context, stopped func(context.Context) error, complete func(Dumped) error) (dumped Dumped, err error) {
 	s := d.s
+	if d.sb.State == StatePaused {
+		s.thaw(ctx, d.c)
+		defer func() {
+			if err == nil && d.end {
+				return
+			}
+			ctx, cancel := outlive(ctx)
+			defer cancel()
+			if err := d.c.Freeze(ctx); err != nil {
+				s.log.Error("cannot pause a sandbox again", "sandbox", d.sb.ID, "err", err)
+			}
+		}()
+	}
 	dump, err := s.o.Dumps.PrepareDump(ctx, d.c, d.images, ids(d.running))
 	if err != nil {
 		return Dumped{}, err
@@ -122,21 +136,7 @@ func (d *dumping) take(ctx context.Context, stopped func(context.Context) error,
 	if err := s.reach("dump.prepared"); err != nil {
 		return Dumped{}, err
 	}
-	if d.sb.State != StatePaused {
-		return dump.Take(ctx, d.end, stopped, complete)
-	}
-	// What is frozen cannot be dumped: it runs on until it is stopped in another way.
-	s.thaw(ctx, d.c)
-	dumped, err := dump.Take(ctx, d.end, stopped, complete)
-	if err == nil && d.end {
-		return dumped, nil
-	}
-	ctx, cancel := outlive(ctx)
-	defer cancel()
-	if err := d.c.Freeze(ctx); err != nil {
-		s.log.Error("cannot pause a sandbox again", "sandbox", d.sb.ID, "err", err)
-	}
-	return dumped, err
+	return dump.Take(ctx, d.end, stopped, complete)
 }
 
 // stop dumps, and calls while when everything stands still.

@@ -212,10 +212,10 @@ type Dumps interface {
 
 // Dump is a dump that was prepared.
 type Dump interface {
-	// Take dumps. Requests to the guest wait until it returns. stopped is called while all the processes stand still and everything of
-	// them is in the layer but Dumped's own figures; its error makes them run on. They run
-	// on afterwards in any case, unless end is set: then complete is called after stopped,
-	// with what is about to be returned, and they end if it agrees.
+	// Take dumps. Requests to the guest wait until it returns. stopped is called while all
+	// the processes stand still and everything of them is in the layer; its error makes them
+	// run on. They run on afterwards in any case, unless end is set: then complete is called
+	// after stopped, with what is about to be returned, and they end if it agrees.
 	// CodeUnsupported: a process has something that cannot be dumped; CodeNoSpace,
 	// CodeTimeout, CodeConflict. They run on then.
 	Take(ctx context.Context, end bool, stopped func(context.Context) error, complete func(Dumped) error) (Dumped, error)
