@@ -113,10 +113,10 @@ func (h *host) hookEvents(t fataler, id string) (list []types.Event) {
 func hookFailed(t fataler, err error) string {
 	t.Helper()
 	var e *client.Error
-	if !errors.As(err, &e) || e.Problem.Code != types.HookFailed || e.Problem.Status != http.StatusFailedDependency {
+	if !errors.As(err, &e) || e.Code != types.HookFailed || e.Status != http.StatusFailedDependency {
 		t.Fatalf("answered %v, expected a failed hook", err)
 	}
-	return e.Problem.Detail
+	return e.Detail
 }
 
 func (h *host) inCheckpoint(id, path string) (string, error) {
@@ -308,7 +308,7 @@ func TestHookFailures(t *testing.T) {
 	} {
 		_, err := h.create(types.CreateSandbox{Hooks: &types.Hooks{command(types.AfterFork, "true"), c.hook}})
 		var e *client.Error
-		if !errors.As(err, &e) || e.Problem.Code != types.InvalidArgument || e.Problem.Errors == nil || (*e.Problem.Errors)[0].Field != c.field {
+		if !errors.As(err, &e) || e.Code != types.InvalidArgument || e.Errors == nil || (*e.Errors)[0].Field != c.field {
 			t.Errorf("%+v: %v", c.hook, err)
 		}
 	}
@@ -387,7 +387,7 @@ func TestWebhooks(t *testing.T) {
 	forbidden := func(err error) {
 		t.Helper()
 		var e *client.Error
-		if !errors.As(err, &e) || e.Problem.Code != types.Forbidden || e.Problem.Errors == nil || (*e.Problem.Errors)[0].Field != "hooks.0.url" {
+		if !errors.As(err, &e) || e.Code != types.Forbidden || e.Errors == nil || (*e.Errors)[0].Field != "hooks.0.url" {
 			t.Errorf("an address that is not allowed: %v", err)
 		}
 	}
@@ -449,84 +449,5 @@ func TestHooksOfForks(t *testing.T) {
 	other := ok(h.forkAs(cp.Id, types.Fork{Name: ptr("try-2"), Hooks: &types.Hooks{}}))(t)
 	if other.Items[0].Sandbox == nil || len(other.Items[0].Sandbox.Hooks) != 0 {
 		t.Errorf("a fork without hooks: %+v", other.Items[0])
-	}
-}
-
-// TestKilledInHook kills the daemon while a hook's command runs.
-func TestKilledInHook(t *testing.T) {
-	t.Parallel()
-	h := newHost(t, options{})
-	wait := func(event types.HookEvent) types.Hook {
-		hook := command(event, "sleep 4242")
-		hook.TimeoutMs = ptr(int64(600_000))
-		return hook
-	}
-	sb := ok(h.create(types.CreateSandbox{Hooks: &types.Hooks{wait(types.BeforeCheckpoint), wait(types.AfterRestore), wait(types.AfterFork)}}))(t)
-	ok(h.sh(sb.Id, putState(before, after)))(t)
-	kill := func(of func() string, do func() error) {
-		t.Helper()
-		ended := make(chan error, 1)
-		go func() { ended <- do() }()
-		var id string
-		eventually(t, "there is a sandbox", func() bool { id = of(); return id != "" })
-		p := h.inHook(t, id)
-		h.crash()
-		if err := <-ended; err == nil {
-			t.Error("the daemon was killed, and answered")
-		}
-		eventually(t, "the hook's command has ended", func() bool {
-			proc := ok(h.process(id, p.Id))(t)
-			return proc.State == types.ProcessStateExited && proc.ExitCode == 137
-		})
-		h.noSleepers(t, id)
-	}
-	same := func() string { return sb.Id }
-
-	kill(same, func() error { _, err := h.checkpoint(sb.Id); return err })
-	if now := ok(h.sandbox(sb.Id))(t); now.Head != "" || now.Reason != "" || len(ok(h.checkpoints())(t)) != 0 {
-		t.Errorf("killed before a checkpoint, the sandbox is %+v", now)
-	}
-	if events := h.hookEvents(t, sb.Id); len(events) != 0 {
-		t.Errorf("events %+v", events)
-	}
-
-	done(t, h.setHooks(sb.Id, wait(types.AfterRestore), wait(types.AfterFork)))
-	cp := ok(h.checkpoint(sb.Id))(t)
-	ok(h.sh(sb.Id, putState(after, before)))(t)
-	reported := func(id, event string) {
-		t.Helper()
-		now := ok(h.sandbox(id))(t)
-		if now.State != types.SandboxStateRunning || !strings.Contains(now.Reason, event) || now.Head != cp.Id || now.Generation != 2 {
-			t.Errorf("the sandbox is %+v", now)
-		}
-		if got := ok(h.stateOf(id))(t); got != before {
-			t.Errorf("the files are those of %s", got)
-		}
-		if events := h.hookEvents(t, id); len(events) != 1 || events[0].Type != "hook.failed" || (*events[0].Data)["event"] != event {
-			t.Errorf("events %+v", events)
-		}
-	}
-	kill(same, func() error { _, err := h.restore(sb.Id, cp.Id); return err })
-	reported(sb.Id, "after_restore")
-
-	kill(func() string {
-		for _, s := range ok(h.sandboxes())(t) {
-			if s.ForkedFrom == cp.Id && s.State == types.SandboxStateRunning {
-				return s.Id
-			}
-		}
-		return ""
-	}, func() error { _, err := h.forkAs(cp.Id, types.Fork{Name: ptr("child")}); return err })
-	reported("child", "after_fork")
-
-	// Reported once; the next restore is another one.
-	h.restart()
-	if events := h.hookEvents(t, sb.Id); len(events) != 1 {
-		t.Errorf("events %+v", events)
-	}
-	done(t, h.setHooks(sb.Id, command(types.AfterRestore, "true")))
-	ok(h.restore(sb.Id, cp.Id))(t)
-	if now := ok(h.sandbox(sb.Id))(t); now.Reason != "" {
-		t.Errorf("the reason is still %q", now.Reason)
 	}
 }
