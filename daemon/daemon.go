@@ -197,7 +197,8 @@ func (d *Daemon) openContainers(ctx context.Context) error {
 	d.containers, err = runtime.New(ctx, runtime.Options{
 		Address: d.containerd, Namespace: namespace, Runtime: find("containerd-shim-runc-v2"), Runc: find("runc"),
 		RuncState: filepath.Join(c.RunDir, "runc"), Skeleton: d.pool.Skeleton(), InitDir: initDir,
-		Slots: filepath.Join(c.Pool.Dir, "s"), IDBase: c.IDBase, Cgroup: "/cairn/" + instance(c.StateDir),
+		FindInit: func(program string) (string, bool) { return findInit(c.StateDir, program) },
+		Slots:    filepath.Join(c.Pool.Dir, "s"), IDBase: c.IDBase, Cgroup: "/cairn/" + instance(c.StateDir),
 		Warm: runtime.Warm{None: c.Warm.None, Egress: c.Warm.Egress}, Egress: egress, Logger: d.log,
 		Guest: func(ioDir string, idBase uint32) (sandbox.Guest, error) {
 			client, err := stem.Open(ioDir, stem.Options{Watcher: watcher})

@@ -10,6 +10,8 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
+	"time"
 
 	"cairn/criu"
 )
@@ -55,10 +57,12 @@ func (d *Daemon) openDumps(ctx context.Context, initDir string) error {
 
 // installInside copies cairn-init, and CRIU's bundle if there is one, into a directory of
 // the state, alone: that directory is what sandboxes see at /.cairn, and an upgrade must
-// not change a file that runs in them. It has its name from its content.
+// not change a file that runs in them. Its name is made from its content, that of
+// cairn-init before the hyphen. Former ones stay: checkpoints with processes need the
+// cairn-init that the processes were started by.
 func installInside(stateDir, initBinary, bundle string) (dir string, err error) {
 	files := map[string]string{initName: initBinary}
-	names := []string{initName}
+	var names []string
 	if bundle != "" {
 		entries, err := os.ReadDir(bundle) // sorted
 		if err != nil {
@@ -70,15 +74,16 @@ func installInside(stateDir, initBinary, bundle string) (dir string, err error) 
 			files[name] = filepath.Join(bundle, e.Name())
 		}
 	}
-	sum := sha256.New()
-	for _, name := range names {
-		if err := addFile(sum, name, files[name]); err != nil {
-			return "", err
-		}
+	program, err := sumOf(files, initName)
+	if err != nil {
+		return "", err
 	}
-	const enough = 8
-	parent := filepath.Join(stateDir, "init")
-	dir = filepath.Join(parent, hex.EncodeToString(sum.Sum(nil)[:enough]))
+	rest, err := sumOf(files, names...)
+	if err != nil {
+		return "", err
+	}
+	parent := initParent(stateDir)
+	dir = filepath.Join(parent, program+"-"+rest)
 	if _, err := os.Stat(dir); err == nil {
 		return dir, nil
 	}
@@ -90,7 +95,7 @@ func installInside(stateDir, initBinary, bundle string) (dir string, err error) 
 		return "", err
 	}
 	defer os.RemoveAll(tmp)
-	for _, name := range names {
+	for _, name := range append(names, initName) {
 		to := filepath.Join(tmp, name)
 		if err := errors.Join(os.MkdirAll(filepath.Dir(to), 0o755), copyProgram(to, files[name])); err != nil {
 			return "", err
@@ -100,6 +105,37 @@ func installInside(stateDir, initBinary, bundle string) (dir string, err error) 
 		return "", err
 	}
 	return dir, os.Rename(tmp, dir)
+}
+
+func initParent(stateDir string) string { return filepath.Join(stateDir, "init") }
+
+// findInit finds the newest directory of installInside with a given cairn-init.
+func findInit(stateDir, program string) (dir string, found bool) {
+	entries, err := os.ReadDir(initParent(stateDir))
+	if err != nil {
+		return "", false
+	}
+	var newest time.Time
+	for _, e := range entries {
+		info, err := e.Info()
+		if err != nil || !strings.HasPrefix(e.Name(), program+"-") || info.ModTime().Before(newest) {
+			continue
+		}
+		dir, newest, found = filepath.Join(initParent(stateDir), e.Name()), info.ModTime(), true
+	}
+	return dir, found
+}
+
+// sumOf gives a hash of the named files.
+func sumOf(files map[string]string, names ...string) (string, error) {
+	sum := sha256.New()
+	for _, name := range names {
+		if err := addFile(sum, name, files[name]); err != nil {
+			return "", err
+		}
+	}
+	const enough = 8
+	return hex.EncodeToString(sum.Sum(nil)[:enough]), nil
 }
 
 func addFile(sum hash.Hash, name, path string) error {

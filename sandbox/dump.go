@@ -107,6 +107,7 @@ func (s *Service) runningProcesses(ctx context.Context, sandboxID string) ([]Pro
 func (d *dumping) add(cp *Checkpoint) {
 	cp.Processes, cp.Reason = true, ""
 	cp.Images, cp.ImagesDigest, cp.Running = d.images, d.dumped.Digest, d.running
+	cp.Program = d.c.Program()
 	cp.Sizes.ProcessBytes = d.dumped.Bytes
 	cp.Timings.FreezeMS = milliseconds(d.dumped.Freeze)
 }

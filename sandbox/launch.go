@@ -83,14 +83,9 @@ func (s *Service) writeIdentity(ctx context.Context, sb Sandbox, id string, belo
 // its limits, and the processes of a checkpoint if one is given. On an error nothing is
 // left of it. The sandbox record is filled in but not yet stored.
 func (s *Service) start(ctx context.Context, sb *Sandbox, a attachment, processes *Checkpoint, points string) (Container, error) {
-	if processes != nil {
-		if err := s.o.Dumps.Check(ctx, processes.Images, processes.ImagesDigest); err != nil {
-			return nil, err
-		}
-	}
 	var u undo
 	defer u.run(ctx)
-	c, _, err := s.o.Containers.Acquire(ctx, sb.Config.Network)
+	c, err := s.acquire(ctx, sb.Config.Network, processes)
 	if err != nil {
 		return nil, err
 	}
@@ -143,6 +138,18 @@ func (s *Service) start(ctx context.Context, sb *Sandbox, a attachment, processe
 	sb.Container, sb.State, sb.Reason, sb.UpdatedAt = c.Name(), StateRunning, "", s.o.Now()
 	u.release()
 	return c, nil
+}
+
+// acquire gets a container in which the processes of a checkpoint can run, if one is given.
+func (s *Service) acquire(ctx context.Context, n Network, processes *Checkpoint) (Container, error) {
+	if processes == nil {
+		c, _, err := s.o.Containers.Acquire(ctx, n)
+		return c, err
+	}
+	if err := s.o.Dumps.Check(ctx, processes.Images, processes.ImagesDigest); err != nil {
+		return nil, err
+	}
+	return s.o.Containers.AcquireLike(ctx, n, processes.Program)
 }
 
 // adopt takes a container into memory and watches it.

@@ -167,6 +167,9 @@ type Tree interface {
 type Containers interface {
 	// Acquire takes one from the warm pool, or starts one. warm says which.
 	Acquire(ctx context.Context, n Network) (c Container, warm bool, err error)
+	// AcquireLike is Acquire for one whose Program is given; CodeUnsupported when there is
+	// none such any more.
+	AcquireLike(ctx context.Context, n Network, program string) (Container, error)
 	// Open finds one that a former daemon acquired; CodeNotFound when it is gone or dead.
 	Open(ctx context.Context, name string) (Container, error)
 	// Destroy ends everything in it and removes every trace; nil when there is none.
@@ -181,6 +184,9 @@ type Container interface {
 	PID() int       // of PID 1, as the host sees it
 	IDBase() uint32 // host id of root inside
 	IODir() string  // host path of its /run/cairn
+	// Program identifies the program that is its PID 1 and its stem. Processes can be brought
+	// back only where it is the same.
+	Program() string
 	Freeze(ctx context.Context) error
 	Thaw(ctx context.Context) error
 	Processes() ([]int, error)         // host pids of everything in it

@@ -185,7 +185,7 @@ func (s *Service) restoreLive(ctx context.Context, sb Sandbox, cp Checkpoint) (R
 	if err := s.endAgents(ctx, c); err != nil {
 		s.log.Warn("restoring into a new container", "sandbox", sb.ID, "err", err)
 		u.run(ctx)
-		return s.restoreElsewhere(ctx, sb, cp)
+		return s.restoreElsewhere(ctx, sb, cp, false, "its processes had made its container unusable")
 	}
 	if err := s.reach("restore.killed"); err != nil {
 		return RestoreResult{}, err
@@ -240,18 +240,18 @@ func (s *Service) endAgents(ctx context.Context, c Container) error {
 	return c.Guest().Ready(ctx)
 }
 
-// restoreElsewhere restores a sandbox whose container cannot be used any more: it
-// is stopped, put back, and given another one. Cut short in between, it is left
-// stopped, with its files as they were or as they are to be.
-func (s *Service) restoreElsewhere(ctx context.Context, sb Sandbox, cp Checkpoint) (RestoreResult, error) {
-	if err := s.markStopped(ctx, sb, "its processes had made its container unusable"); err != nil {
+// restoreElsewhere restores a sandbox whose container cannot be used for it: it is
+// stopped for that reason, put back, and given another one. Cut short in between, it is
+// left stopped, with its files as they were or as they are to be.
+func (s *Service) restoreElsewhere(ctx context.Context, sb Sandbox, cp Checkpoint, processes bool, reason string) (RestoreResult, error) {
+	if err := s.markStopped(ctx, sb, reason); err != nil {
 		return RestoreResult{}, err
 	}
 	sb, err := s.Sandbox(ctx, sb.ID)
 	if err != nil {
 		return RestoreResult{}, err
 	}
-	res, err := s.restoreStopped(ctx, sb, cp, false)
+	res, err := s.restoreStopped(ctx, sb, cp, processes)
 	if err != nil {
 		return RestoreResult{}, err
 	}

@@ -24,6 +24,9 @@ func (s *Service) revive(ctx context.Context, sb Sandbox, cp Checkpoint) (Restor
 	if err := s.o.Dumps.Check(ctx, cp.Images, cp.ImagesDigest); err != nil {
 		return RestoreResult{}, err
 	}
+	if c.Program() != cp.Program {
+		return s.restoreElsewhere(ctx, sb, cp, true, "its container has another cairn-init than the processes to be restored")
+	}
 	img, err := s.imageOf(ctx, sb.ImageID)
 	if err != nil {
 		return RestoreResult{}, err

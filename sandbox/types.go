@@ -184,6 +184,7 @@ type Checkpoint struct {
 	ImagesDigest string    // of that layer, known at once: see criu/FORMAT.md
 	PagesBase    string    // layer that has all the memory that Images shares, Images itself for a base; "" for none
 	Compressed   bool      // Images and PagesBase have to be expanded before a restore
+	Program      string    // that started them: see Container
 	Running      []Process // the processes that were started by request and ran
 	Durability   Durability
 	Digest       string   // "sha256:...", of LayerDigests as FORMAT.md says; "" until durable

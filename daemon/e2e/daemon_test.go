@@ -23,7 +23,7 @@ type options struct {
 	extra      string // more of the configuration, beginning with a table
 	failpoints string
 	noImage    bool
-	noCRIU     bool
+	without    string // a program that the daemon is not to find
 	pool       string // directory to use as pool, "" for one below the root
 }
 
@@ -79,8 +79,8 @@ func (h *host) configure() {
 	h.t.Helper()
 	var b strings.Builder
 	bin := thePrograms().bin
-	if h.o.noCRIU {
-		bin = h.without(bin, "cairn-criu")
+	if h.o.without != "" {
+		bin = h.ownBinaries(bin)
 	}
 	fmt.Fprintf(&b, "[containerd]\nbinaries = %q\n[warm]\nnone = %d\n[log]\nlevel = \"debug\"\n", bin, h.o.warm)
 	if h.o.maxDepth > 0 || h.o.pool != "" {
@@ -95,15 +95,15 @@ func (h *host) configure() {
 	}
 }
 
-// without gives a directory with the same programs but one.
-func (h *host) without(bin, program string) string {
+// ownBinaries gives a directory with the same programs but options.without.
+func (h *host) ownBinaries(bin string) string {
 	h.t.Helper()
 	dir := filepath.Join(h.base, "bin")
 	if os.Mkdir(dir, 0o755) != nil {
 		return dir // made before
 	}
 	for _, e := range ok(os.ReadDir(bin))(h.t) {
-		if e.Name() != program {
+		if e.Name() != h.o.without {
 			done(h.t, os.Symlink(filepath.Join(bin, e.Name()), filepath.Join(dir, e.Name())))
 		}
 	}

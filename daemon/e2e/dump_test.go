@@ -370,7 +370,7 @@ func TestUndumpable(t *testing.T) {
 // TestNoCRIU runs a daemon that has none.
 func TestNoCRIU(t *testing.T) {
 	t.Parallel()
-	h := newHost(t, options{noCRIU: true})
+	h := newHost(t, options{without: "cairn-criu"})
 	ctx, cancel := request()
 	defer cancel()
 	if f := ok(client.Get[types.Info](h.client.GetInfo(ctx)))(t).Features; f["processes"] != "no" || !strings.Contains(f["processes_lack"], "missing") {
@@ -385,6 +385,43 @@ func TestNoCRIU(t *testing.T) {
 		t.Errorf("auto: %+v", cp)
 	}
 	h.counts(t, sb.Id, p.Id, 2)
+}
+
+// TestUpgrade brings processes back under a daemon that has another cairn-init: they need
+// the one that they were started by.
+func TestUpgrade(t *testing.T) {
+	t.Parallel()
+	h := bareHost(t, options{without: "cairn-init"})
+	program := ok(os.ReadFile(filepath.Join(thePrograms().bin, "cairn-init")))(t)
+	install := func(more string) {
+		t.Helper()
+		done(t, os.WriteFile(filepath.Join(h.ownBinaries(thePrograms().bin), "cairn-init"), append(program, more...), 0o755))
+	}
+	install("")
+	h.start()
+	h.image = ok(h.importImage())(t)
+	sb := ok(h.create(types.CreateSandbox{}))(t)
+	p := h.counter(t, sb.Id)
+	cp := ok(h.dump(sb.Id))(t)
+	asleep := ok(h.create(types.CreateSandbox{}))(t)
+	q := h.counter(t, asleep.Id)
+	ok(h.sleep(asleep.Id))(t)
+	h.stop()
+	done(t, os.Remove(filepath.Join(h.base, "bin", "cairn-init")))
+	install("upgraded")
+	h.start()
+	ok(h.resume(asleep.Id))(t)
+	h.counts(t, asleep.Id, q.Id, 2)
+	ok(h.revive(sb.Id, cp.Id))(t)
+	h.counts(t, sb.Id, p.Id, 2)
+	child := ok(h.forkDump(cp.Id))(t)
+	h.counts(t, child.Id, p.Id, 2)
+	// A sandbox with the new one, too, is put back: it gets another container.
+	fresh := ok(h.fork(cp.Id))(t)
+	if res := ok(h.revive(fresh.Id, cp.Id))(t); res.State != types.SandboxStateRunning || !res.Processes {
+		t.Errorf("restored across the upgrade: %+v", res)
+	}
+	h.counts(t, fresh.Id, p.Id, 2)
 }
 
 // TestAlteredImages changes images on disk: they are refused, and nothing has happened.

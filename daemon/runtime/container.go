@@ -51,6 +51,9 @@ func (c *Container) IODir() string { return c.io }
 // Network is what the container is connected to.
 func (c *Container) Network() sandbox.Network { return c.rec.Network }
 
+// Program identifies the cairn-init that is its PID 1.
+func (c *Container) Program() string { return programOf(c.rec.Init) }
+
 // Guest is the client of its stem.
 func (c *Container) Guest() sandbox.Guest { return c.guest }
 

@@ -40,6 +40,9 @@ type Options struct {
 
 	Skeleton string // shared root of blank containers
 	InitDir  string // directory with cairn-init, seen at /.cairn
+	// FindInit gives the directory with a former cairn-init, by Container.Program. nil: there
+	// are no former ones.
+	FindInit func(program string) (dir string, found bool)
 	Slots    string // directory of the slots
 
 	IDBase   uint32 // first host id of slot 0

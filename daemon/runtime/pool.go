@@ -189,7 +189,7 @@ func (p *pool) fill(ctx context.Context) {
 			p.missed(n)
 			return
 		}
-		c, err := p.r.start(ctx, n)
+		c, err := p.r.start(ctx, n, p.r.o.InitDir)
 		<-p.r.cold
 		if err == nil {
 			p.put(c)

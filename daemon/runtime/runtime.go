@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -154,11 +155,39 @@ func (r *Runtime) Acquire(ctx context.Context, n sandbox.Network) (sandbox.Conta
 	if c := r.pool.take(n); c != nil { // filled while this call waited
 		return c, true, r.acquired(c)
 	}
-	c, err := r.start(ctx, n)
+	c, err := r.start(ctx, n, r.o.InitDir)
 	if err != nil {
 		return nil, false, r.unavailable("start a container", err)
 	}
 	return c, false, r.acquired(c)
+}
+
+// AcquireLike is Acquire for a container with a given cairn-init. Only the present one is
+// in the warm pool.
+func (r *Runtime) AcquireLike(ctx context.Context, n sandbox.Network, program string) (sandbox.Container, error) {
+	if program == programOf(r.o.InitDir) {
+		c, _, err := r.Acquire(ctx, n)
+		return c, err
+	}
+	dir, found := "", false
+	if r.o.FindInit != nil {
+		dir, found = r.o.FindInit(program)
+	}
+	if !found {
+		return nil, sandbox.Errorf(sandbox.CodeUnsupported, "the processes were started by a cairn-init that is not kept here any more (%s)", program)
+	}
+	c, err := r.start(ctx, n, dir)
+	if err != nil {
+		return nil, r.unavailable("start a container", err)
+	}
+	return c, r.acquired(c)
+}
+
+// programOf identifies the cairn-init in a directory of Options: the name of the directory,
+// as far as a hyphen.
+func programOf(dir string) string {
+	program, _, _ := strings.Cut(filepath.Base(dir), "-")
+	return program
 }
 
 // acquired records that c is a sandbox's now.

@@ -23,6 +23,7 @@ type record struct {
 	Name      string          `json:"name"`
 	Network   sandbox.Network `json:"network"`
 	Spec      string          `json:"spec"` // fingerprint of what it was made from
+	Init      string          `json:"init"` // directory with its cairn-init
 	CreatedAt time.Time       `json:"created_at"`
 	PID       int             `json:"pid,omitempty"` // of PID 1; 0 until it runs
 	StartTime uint64          `json:"start_time,omitempty"`

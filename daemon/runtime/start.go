@@ -29,9 +29,9 @@ const (
 	ownerLabel = "cairn/slots"
 )
 
-// start makes a blank container, not yet acquired, and returns when its stem
-// answers. When it fails nothing is left.
-func (r *Runtime) start(ctx context.Context, n sandbox.Network) (_ *Container, err error) {
+// start makes a blank container with the cairn-init of initDir, not yet acquired, and
+// returns when its stem answers. When it fails nothing is left.
+func (r *Runtime) start(ctx context.Context, n sandbox.Network, initDir string) (_ *Container, err error) {
 	ctx, cancel := context.WithTimeout(namespaces.WithNamespace(ctx, r.o.Namespace), startTimeout)
 	defer cancel()
 	began := time.Now()
@@ -45,7 +45,7 @@ func (r *Runtime) start(ctx context.Context, n sandbox.Network) (_ *Container, e
 	}
 	c := &Container{
 		r: r, slot: slot, io: r.slots.path(slot, ioName), done: make(chan struct{}),
-		rec: record{Name: name, Network: n, Spec: r.mark, CreatedAt: began.UTC()},
+		rec: record{Name: name, Network: n, Spec: r.mark, Init: initDir, CreatedAt: began.UTC()},
 	}
 	r.mu.Lock()
 	r.byName[name], r.warm[name] = c, true
@@ -157,7 +157,7 @@ func (c *Container) ready(ctx context.Context) error {
 func (r *Runtime) blank(c *Container) blank {
 	return blank{
 		name: c.rec.Name, slot: c.slot, idBase: c.IDBase(), io: c.io, skeleton: r.o.Skeleton,
-		initDir: r.o.InitDir, cgroup: c.CgroupPath(), shm: r.o.ShmBytes,
+		initDir: c.rec.Init, cgroup: c.CgroupPath(), shm: r.o.ShmBytes,
 	}
 }
 
