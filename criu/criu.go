@@ -228,6 +228,7 @@ type Prepared struct {
 	target  Target
 	begun   time.Time
 	started time.Duration
+	cool    func() // ends warmLocks; dumps only
 }
 
 // prepare starts a helper for the target.
@@ -294,6 +295,13 @@ func (c *CRIU) prepare(ctx context.Context, op frame.Op, t Target, images *os.Fi
 func (p *Prepared) Close() error {
 	p.close()
 	return nil
+}
+
+func (p *Prepared) close() {
+	if p.cool != nil {
+		p.cool()
+	}
+	p.session.close()
 }
 
 // Clear ends every process of the container but PID 1, and its TCP connections, and returns

@@ -74,7 +74,14 @@ func (c *CRIU) PrepareDump(ctx context.Context, t Target, images *os.File) (*Pre
 		}
 		t.Root = root
 	}
-	return c.prepare(ctx, frame.OpDump, t, images)
+	cool := warmLocks()
+	p, err := c.prepare(ctx, frame.OpDump, t, images)
+	if err != nil {
+		cool()
+		return nil, err
+	}
+	p.cool = cool
+	return p, nil
 }
 
 // Dump dumps the tree below the stem of the container. On an error the tree runs on; what
