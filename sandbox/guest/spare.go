@@ -64,10 +64,15 @@ func (r records) makeDir(id string) (fresh bool, err error) {
 			err = mkdir(path)
 		}
 	}
-	if err == unix.EEXIST {
+	switch err {
+	case nil:
+		return true, nil
+	case unix.EEXIST:
 		return false, nil
+	case unix.ENOENT, unix.ENOTDIR, unix.ELOOP, unix.EACCES, unix.EPERM, unix.EROFS:
+		return false, failure{wire.CodeTampered, err.Error()}
 	}
-	return err == nil, err
+	return false, err
 }
 
 // makeOutput makes an output file in a process's directory; in a fresh one it may be there

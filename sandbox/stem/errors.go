@@ -82,7 +82,7 @@ func CodeOf(err error) Code {
 func known(code string) Code {
 	switch c := Code(code); c {
 	case CommandNotFound, PermissionDenied, BadCwd, BadUser, Limit, Internal, BadRequest,
-		Unsupported, Exists, NotFound, NotRunning, Busy:
+		Unsupported, Exists, NotFound, NotRunning, Busy, Tampered:
 		return c
 	default:
 		return Protocol

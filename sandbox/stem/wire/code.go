@@ -14,4 +14,5 @@ const (
 	CodeNotFound         = "not_found"
 	CodeNotRunning       = "not_running"
 	CodeBusy             = "busy"
+	CodeTampered         = "tampered" // the control directory is not as the stem made it
 )
