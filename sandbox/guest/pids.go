@@ -23,7 +23,19 @@ const (
 // PID 1's threads have such. A checkpoint of the stem's tree is restored with the pids it
 // had, maybe in another sandbox, where PID 1's threads must not have taken them.
 func leaveLowPIDs() {
-	// Threads that the Go runtime has are not made later.
+	// Only the host may set what the kernel counts from. A thread uses up a number like a
+	// process, in some ten microseconds; it ends with a goroutine that stays locked to it.
+	// It may be one of the threads from before, which is less than the last number then.
+	tid := make(chan int)
+	for last := 0; last < lastThread; {
+		go func() {
+			runtime.LockOSThread()
+			tid <- unix.Gettid()
+		}()
+		last = <-tid
+	}
+	// Threads that the Go runtime has are not made later. Not before: what ends above may
+	// be any thread that was idle.
 	ready, done := make(chan struct{}), make(chan struct{})
 	for range ownThreads {
 		go func() {
@@ -37,19 +49,7 @@ func leaveLowPIDs() {
 		<-ready
 	}
 	close(done)
-	// Only the host may set what the kernel counts from. A thread uses up a number like a
-	// process, in some ten microseconds; it ends with a goroutine that stays locked to it.
-	// It may be one of the threads from before, which is less than the last number then.
-	tid := make(chan int)
-	for last := 0; last < lastThread; {
-		go func() {
-			runtime.LockOSThread()
-			tid <- unix.Gettid()
-		}()
-		last = <-tid
-	}
-	// Each of those may have left a thread of the runtime's behind, which has the next
-	// number. A process leaves nothing.
+	// A process leaves nothing behind.
 	for last := 0; last < firstPID-1; {
 		pid, errno := forkAndExit()
 		if errno != 0 {
