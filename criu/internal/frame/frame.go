@@ -2,7 +2,8 @@
 // socket that the helper inherits. Each message is one line of JSON.
 //
 // The daemon speaks first, with a Setup; the helper starts CRIU and answers with an Event
-// Ready. Then one Request is made, which ends with an Event Done. In between the helper
+// Ready. For a restore it does not enter the sandbox before that is replied to with a Reply.
+// Then one Request is made, which ends with an Event Done. In between the helper
 // asks once to go on, with Stopped (dump) or Restored (restore), and waits for a Reply.
 // The end of the stream stands for a Reply that says no.
 package frame
