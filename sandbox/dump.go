@@ -13,6 +13,9 @@ const (
 	processesExclude = "exclude"
 )
 
+// dumpTries is how often a dump is tried when processes end in the middle of it.
+const dumpTries = 3
+
 // checkpointProcesses takes files and processes as of one instant. done is false when
 // only files are to be taken; cp.Reason says why then, unless nobody asked for more.
 func (s *Service) checkpointProcesses(ctx context.Context, sb Sandbox, cp *Checkpoint, r *CheckpointRequest) (done bool, err error) {
@@ -38,13 +41,17 @@ func (s *Service) checkpointProcesses(ctx context.Context, sb Sandbox, cp *Check
 	}
 	if err = s.o.Dumps.Usable(ctx); err == nil {
 		r.keepRoot = true
-		d := dumping{s: s, sb: sb, c: c, end: r.Stop}
-		err = d.run(ctx, cp)
+		// Processes that come and go may be just ending when they are looked at.
+		err = Errorf(CodeConflict, "not tried")
+		for try := 0; try < dumpTries && CodeOf(err) == CodeConflict; try++ {
+			d := dumping{s: s, sb: sb, c: c, end: r.Stop}
+			err = d.run(ctx, cp)
+		}
 	}
 	switch CodeOf(err) {
 	case "":
 		return true, nil
-	case CodeUnsupported, CodeTimeout, CodeInternal:
+	case CodeUnsupported, CodeTimeout, CodeConflict, CodeInternal:
 		if r.Processes == processesInclude || r.Stop {
 			return false, err
 		}
