@@ -31,6 +31,7 @@
 // done, and that there are no filters to be read; the helper reads those of PID 1, as the
 // host's root, and adds them to the images. CRIU also asks for the paths of watched files
 // by their handles, which only the host's root may open: the filter lets the helper answer.
+// So it does for mapped files that were deleted, and for memfds, when a process has such.
 //
 // A process whose parent ended is the stem's child, also when it was restored: the helper
 // traces CRIU until the root is there, and makes that a child subreaper before CRIU does.

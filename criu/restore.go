@@ -25,42 +25,22 @@ type RestoreStats struct {
 	Total   time.Duration
 }
 
-// StartRestore starts what can be started for a restore while the container's processes
-// still run: Enter is to follow once they have ended and the root file system is the one
-// that they are restored to.
-func (c *CRIU) StartRestore(ctx context.Context, t Target, images *os.File) (*Prepared, error) {
+// PrepareRestore starts CRIU in the container and lets it wait. Nothing but PID 1 may run
+// in it (see Clear), and PID 1 must have been told to start no stem. The container must have
+// its root file system by then: CRIU goes on loading from InsideBundle, where nothing
+// may be mounted or moved until it is done.
+func (c *CRIU) PrepareRestore(ctx context.Context, t Target, images *os.File) (*Prepared, error) {
 	if err := c.usable(ctx); err != nil {
 		return nil, err
 	}
 	return c.prepare(ctx, frame.OpRestore, t, images)
 }
 
-// Enter starts CRIU in the container of a StartRestore. Nothing but PID 1 may run in it
-// (see Clear), and PID 1 must have been told to start no stem.
-func (p *Prepared) Enter() error {
-	if err := p.enc.Encode(frame.Reply{Go: true}); err != nil {
-		return p.broken(err)
-	}
-	return nil
-}
-
-// PrepareRestore is StartRestore and Enter. The root file system may still be replaced
-// before Restore is called.
-func (c *CRIU) PrepareRestore(ctx context.Context, t Target, images *os.File) (*Prepared, error) {
-	p, err := c.StartRestore(ctx, t, images)
-	if err != nil {
-		return nil, err
-	}
-	if err := p.Enter(); err != nil {
-		return nil, errors.Join(err, p.Close())
-	}
-	return p, nil
-}
-
 // Restore restores the tree as children of PID 1, with their former pids, in the control
 // groups, the user namespace and all other namespaces of the container. The images must be
-// what Verify approves of. On an error nothing is left in the container but PID 1. Codes:
-// CodeImages, CodeRights, CodeUnsupported, CodeGone, CodeInterrupted, CodeFailed.
+// what Digest was taken of right after the dump. On an error nothing is left in the
+// container but PID 1. A CPU that lacks what the one of the dump had is CodeUnsupported.
+// Codes: CodeImages, CodeRights, CodeUnsupported, CodeGone, CodeInterrupted, CodeFailed.
 func (c *CRIU) Restore(ctx context.Context, t Target, images *os.File, o RestoreOptions) (RestoreStats, error) {
 	p, err := c.PrepareRestore(ctx, t, images)
 	if err != nil {

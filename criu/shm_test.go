@@ -81,11 +81,6 @@ func TestSharedMemory(t *testing.T) {
 	if s.Files != 4 || s.Bytes == 0 || s.Bytes > 1<<20 {
 		t.Errorf("figures %+v", s)
 	}
-	m, err := criu.Seal(images, false)
-	check(t, err)
-	for _, quick := range []bool{false, true} {
-		check(t, criu.Verify(images, m, quick))
-	}
 	f := b.fork(t, c, d.Files)
 	b.shares(t, id, "before", "one")
 	b.shares(t, id, "set", "two")

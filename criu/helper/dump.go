@@ -22,8 +22,10 @@ type dumping struct {
 	c       *conn
 	tree    *tree
 	files   *resolver
+	pid     int // of PID 1, on the host
 	root    int
 	filters int
+	mapped  bool // CRIU is given mapped files
 	err     error
 	marks   map[string]int64
 	begun   time.Time
@@ -46,8 +48,18 @@ func (d *dumping) PostDump() error {
 	if d.err = d.sessions(); d.err != nil {
 		return d.err
 	}
+	if err := d.ghosts(); err != nil {
+		d.err = fmt.Errorf("edit the images of deleted files: %w", err)
+		return d.err
+	}
 	checked := make(chan error, 1)
-	go func() { checked <- d.tree.check(d.root, d.filters) }()
+	go func() {
+		err := d.tree.check(d.root, d.filters)
+		if err == nil && !d.mapped {
+			err = d.tree.checkMapped()
+		}
+		checked <- err
+	}()
 	e := frame.Event{Kind: frame.Stopped}
 	if d.ends { // right after: the images are completed before anybody is asked
 		if e.Files, d.err = d.complete(); d.err != nil {
@@ -80,6 +92,15 @@ func (d *dumping) sessions() error {
 	return checkSessions(images, d.tree)
 }
 
+func (d *dumping) ghosts() error {
+	images, err := hostImages()
+	if err != nil {
+		return err
+	}
+	defer images.Close()
+	return freePaths(images, d.pid)
+}
+
 func hostImages() (*os.File, error) {
 	fd, err := unix.FcntlInt(frame.FDHostImages, unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
@@ -90,6 +111,7 @@ func hostImages() (*os.File, error) {
 
 func dumpOptions(q frame.Request) *rpc.CriuOpts {
 	o := options(q)
+	o.CpuCap = proto.Uint32(cpuCapabilities)
 	o.Pid = proto.Int32(int32(q.Root))
 	o.LeaveRunning = proto.Bool(q.LeaveRunning)
 	o.Timeout = proto.Uint32(q.TimeoutS)
@@ -103,7 +125,16 @@ func dumpOptions(q frame.Request) *rpc.CriuOpts {
 }
 
 func dump(c *conn, s frame.Setup) frame.Event {
-	w, err := startWorker(s, nil)
+	t, err := openTree(s.PID)
+	if err != nil {
+		return failed(err)
+	}
+	defer t.Close()
+	mapped, err := t.deletedMapped()
+	if err != nil {
+		return failed(err)
+	}
+	w, err := startWorker(s, nil, mapped)
 	if err != nil {
 		return failed(err)
 	}
@@ -115,15 +146,10 @@ func dump(c *conn, s frame.Setup) frame.Event {
 	if err == nil {
 		err = c.dec.Decode(&q)
 	}
-	t := &tree{}
-	if err == nil {
-		t, err = openTree(s.PID)
-	}
 	if err != nil {
 		_ = w.end()
 		return failed(err)
 	}
-	defer t.Close()
 	images := os.NewFile(frame.FDHostImages, "images")
 	defer images.Close()
 	complete := func() ([]frame.File, error) {
@@ -136,11 +162,20 @@ func dump(c *conn, s frame.Setup) frame.Event {
 		}
 		return files, nil
 	}
-	d := &dumping{c: c, tree: t, files: w.files, root: q.Root, filters: len(filters), marks: map[string]int64{}, begun: time.Now(), ends: !q.LeaveRunning, complete: complete}
-	err = w.Dump(dumpOptions(q), d)
-	d.marks["answered"] = time.Since(d.begun).Microseconds()
-	end := w.end()
-	d.marks["ended"] = time.Since(d.begun).Microseconds()
+	d := &dumping{c: c, tree: t, pid: s.PID, root: q.Root, filters: len(filters), mapped: mapped, marks: map[string]int64{}, begun: time.Now(), ends: !q.LeaveRunning, complete: complete}
+	end, err := d.run(w, q)
+	if err != nil && d.err == nil && !mapped && lostMapping.MatchString(w.log.text()) {
+		// A file was deleted since it was looked.
+		if d.mapped, _ = t.deletedMapped(); d.mapped {
+			if err := empty(images); err != nil {
+				return failed(err)
+			}
+			if w, err = startWorker(s, nil, true); err != nil {
+				return failed(err)
+			}
+			end, err = d.run(w, q)
+		}
+	}
 	if err != nil {
 		return d.failed(err, end, w, q, s)
 	}
@@ -155,6 +190,27 @@ func dump(c *conn, s frame.Setup) frame.Event {
 	}
 	d.marks["edited"] = time.Since(d.begun).Microseconds()
 	return e
+}
+
+// run has CRIU dump, and waits for its end.
+func (d *dumping) run(w *worker, q frame.Request) (end, err error) {
+	d.files = w.files
+	err = w.Dump(dumpOptions(q), d)
+	d.marks["answered"] = time.Since(d.begun).Microseconds()
+	end = w.end()
+	d.marks["ended"] = time.Since(d.begun).Microseconds()
+	return end, err
+}
+
+// empty removes the files of a directory.
+func empty(dir *os.File) error {
+	names, err := dir.Readdirnames(-1)
+	for _, name := range names {
+		if err == nil {
+			err = unix.Unlinkat(int(dir.Fd()), name, 0)
+		}
+	}
+	return err
 }
 
 // failed explains why the dump did not work.
@@ -193,7 +249,7 @@ func killed(end error) bool {
 // again dumps once more with a full log, which is too slow to keep every time, to learn
 // which process is the reason. Nothing comes of it: the tree runs on.
 func (d *dumping) again(q frame.Request, s frame.Setup) *frame.Failure {
-	w, err := startWorker(s, nil)
+	w, err := startWorker(s, nil, d.mapped)
 	if err != nil {
 		return nil
 	}

@@ -23,7 +23,7 @@ type entry struct {
 	Bundle  string
 	Cgroups int
 	LogFD   int
-	GateFD  int    // what to read one byte from before; 0 for nothing
+	Mapped  bool   // dump: the helper opens mapped files
 	PIDs    []int  // pids that it may have, inside
 	LastPID string // what the next process's pid is to be counted from, "" to leave it
 }
@@ -94,9 +94,6 @@ func swrk(socket string) int {
 	for _, fd := range append([]int{frame.FDPID, frame.FDLastPID, frame.FDHostImages}, p.cgroups...) {
 		unix.CloseOnExec(fd)
 	}
-	if !e.pass() {
-		return 0
-	}
 	child, errno := p.fork()
 	if errno != 0 {
 		fmt.Fprintln(os.Stderr, "cairn-criu: fork:", errno)
@@ -117,17 +114,6 @@ func swrk(socket string) int {
 		}
 	}
 	return code
-}
-
-// pass waits until the sandbox may be entered. It says no when the helper has given up.
-func (e entry) pass() bool {
-	if e.GateFD == 0 {
-		return true
-	}
-	gate := os.NewFile(uintptr(e.GateFD), "gate")
-	defer gate.Close()
-	n, err := gate.Read(make([]byte, 1))
-	return err == nil && n == 1
 }
 
 // wait reaps the child and the process that it started, and returns how the latter ended.
@@ -185,7 +171,7 @@ func (e entry) plan(socket string) (*plan, error) {
 		return nil, err
 	}
 	if e.Op == frame.OpDump {
-		insns := dumpFilter()
+		insns := dumpFilter(e.Mapped)
 		p.filter = unix.SockFprog{Len: uint16(len(insns)), Filter: &insns[0]}
 		p.hasFilt = true
 		p.prepareListener()

@@ -1,8 +1,6 @@
 package helper
 
 import (
-	"errors"
-	"os/exec"
 	"regexp"
 	"strconv"
 	"strings"
@@ -62,8 +60,8 @@ func rules() []rule {
 		{`packetized mode for pipes`, "unsupported", "pipe", "pipes in packet mode can't be dumped" + advice},
 		{`PIDFD_THREAD`, "unsupported", "pidfd", "a descriptor of a single thread can't be dumped" + advice},
 		{
-			`Can't open (?P<pid>\d+)'s mapfile link|Failed to resolve mapping`, "unsupported", "file mapped into memory",
-			"it is on a root file system that was switched away by a checkpoint without processes, or was deleted; start the process again",
+			lostMapping.String(), "unsupported", "file mapped into memory",
+			"it is on a root file system that was switched away by a checkpoint without processes; start the process again",
 		},
 		{`Unable to look up the \d+ mount|mnt_id \d+ not found`, "unsupported", "open file", "it is on a root file system that was switched away by a checkpoint without processes; start the process again"},
 		{`File (\S+) has bad (?:size|build-ID)`, "images", "file $1", "it is not the file that the processes had open or ran"},
@@ -72,7 +70,10 @@ func rules() []rule {
 		{`(?:Pid (?P<pid>\d+) do not match|Can't fork for (?P<pid2>\d+): File exists)`, "failed", "pid", "another process has its pid"},
 		{`Can't fork for \d+: (Cannot allocate memory|Resource temporarily unavailable)`, "failed", "limits", "the sandbox may not have so many processes, or so much memory"},
 		{`Cannot allocate memory`, "failed", "memory", "there is not enough memory, or the sandbox may not have it"},
-		{`CPU .*(?:do not match|unsupported bits)|xfeatures`, "unsupported", "CPU", "the processes were dumped on a CPU that has what this one lacks"},
+		{
+			`CPU .*(?:do not match|unsupported bits|size mismatch)|FPU (?:feature required|xsave area present)|xfeatures`,
+			"unsupported", "CPU", "the processes were dumped on a CPU that has what this one lacks",
+		},
 		{`(?:magic|Corrupt|protobuf|Unexpected EOF|Unable to read).*`, "images", "images", "they are damaged"},
 		{`No process|No such process`, "gone", "", "a process ended meanwhile; try again"},
 	}
@@ -119,13 +120,6 @@ func explain(log string, err error, t *tree, op string) *frame.Failure {
 	case err != nil:
 		f.Code = "interrupted"
 		f.Message = "CRIU ended before it had done its work: " + firstLine(err.Error())
-		// It may not have begun: then its end says more than that nobody heard the request.
-		var exit *exec.ExitError
-		if errors.As(err, &exit) && exit.ExitCode() > 0 {
-			f.Message = "CRIU ended before it had done its work: " + entered(exit.ExitCode())
-		}
-		said := strings.Split(strings.TrimSpace(log), "\n")
-		f.Log = said[max(0, len(said)-most):]
 	}
 	f.Comm = t.comm(f.PID)
 	return f

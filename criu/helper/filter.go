@@ -10,7 +10,9 @@ import "golang.org/x/sys/unix"
 // images afterwards, as PID 1 has them (see addFilters). What it asks about file handles
 // goes to the helper (see resolver). The IPC namespace that it may not enter is its own: it
 // can't read the segments of others (see carrySegments).
-func dumpFilter() []unix.SockFilter {
+//
+// With mapped, the helper also answers what CRIU opens in /proc/PID/map_files: see openMapped.
+func dumpFilter(mapped bool) []unix.SockFilter {
 	const (
 		offNr, offArg0, offArg1, offArg3 = 0, 16, 24, 40
 		suspend                          = 1 << 21 // PTRACE_O_SUSPEND_SECCOMP
@@ -31,7 +33,19 @@ func dumpFilter() []unix.SockFilter {
 	ret := func(k uint32) unix.SockFilter {
 		return unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: k}
 	}
-	return []unix.SockFilter{
+	var opens []unix.SockFilter
+	if mapped {
+		const fromHere = 1<<32 + unix.AT_FDCWD // as 32 bits
+		opens = []unix.SockFilter{
+			load(offNr),
+			equal(unix.SYS_OPENAT, 0, 4), // others: as below
+			load(offArg0),
+			equal(fromHere, 0, 1),
+			ret(allow),
+			ret(notify),
+		}
+	}
+	return append(opens, []unix.SockFilter{
 		load(offNr),
 		equal(unix.SYS_OPEN_BY_HANDLE_AT, 11, 0), // notify
 		equal(unix.SYS_SETNS, 6, 0),
@@ -47,5 +61,5 @@ func dumpFilter() []unix.SockFilter {
 		ret(errno), // done: error 0
 		ret(notify),
 		ret(errno | uint32(unix.ENOENT)),
-	}
+	}...)
 }

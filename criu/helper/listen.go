@@ -46,6 +46,7 @@ const (
 	notifSend  = 0xc0182101
 	notifAddFD = 0x40182103
 	addFDSend  = 1 << 1 // answer with the number of the new descriptor
+	goOn       = 1 << 0 // let the kernel answer
 )
 
 // receiveListener takes the descriptor of CRIU's filter from the socket that CRIU logs to.
@@ -87,7 +88,17 @@ func answer(listener *os.File, r *resolver) {
 		if errno := ioctl(fd, notifRecv, unsafe.Pointer(&n)); errno != 0 {
 			continue // whoever asked is gone
 		}
-		found, err := r.resolve(int(n.PID), int(int32(n.Args[0])), uintptr(n.Args[1]))
+		var found *os.File
+		var err error
+		pid, at := int(n.PID), int(int32(n.Args[0]))
+		if n.NR == unix.SYS_OPENAT {
+			if found = openMapped(pid, at, uintptr(n.Args[1])); found == nil {
+				ioctl(fd, notifSend, unsafe.Pointer(&response{ID: n.ID, Flags: goOn}))
+				continue
+			}
+		} else {
+			found, err = r.resolve(pid, at, uintptr(n.Args[1]))
+		}
 		if err != nil {
 			code := unix.ESTALE
 			errors.As(err, &code)

@@ -166,19 +166,21 @@ func noPath() (*os.File, error) {
 	return os.NewFile(uintptr(fd), "lost"), nil
 }
 
-func readHandle(pid int, at uintptr) (unix.FileHandle, error) {
-	read := func(b []byte, at uintptr) error {
-		local, remote := unix.Iovec{Base: &b[0]}, unix.RemoteIovec{Base: at, Len: len(b)}
-		local.SetLen(len(b))
-		n, err := unix.ProcessVMReadv(pid, []unix.Iovec{local}, []unix.RemoteIovec{remote}, 0)
-		if err == nil && n != len(b) {
-			err = unix.EFAULT
-		}
-		return err
+// readMemory fills b from the memory of a process.
+func readMemory(pid int, b []byte, at uintptr) error {
+	local, remote := unix.Iovec{Base: &b[0]}, unix.RemoteIovec{Base: at, Len: len(b)}
+	local.SetLen(len(b))
+	n, err := unix.ProcessVMReadv(pid, []unix.Iovec{local}, []unix.RemoteIovec{remote}, 0)
+	if err == nil && n != len(b) {
+		err = unix.EFAULT
 	}
+	return err
+}
+
+func readHandle(pid int, at uintptr) (unix.FileHandle, error) {
 	const headLen, most = 8, 128
 	head := make([]byte, headLen)
-	if err := read(head, at); err != nil {
+	if err := readMemory(pid, head, at); err != nil {
 		return unix.FileHandle{}, err
 	}
 	size, kind := binary.NativeEndian.Uint32(head), int32(binary.NativeEndian.Uint32(head[4:]))
@@ -186,7 +188,7 @@ func readHandle(pid int, at uintptr) (unix.FileHandle, error) {
 		return unix.FileHandle{}, unix.EINVAL
 	}
 	b := make([]byte, size)
-	if err := read(b, at+headLen); err != nil {
+	if err := readMemory(pid, b, at+headLen); err != nil {
 		return unix.FileHandle{}, err
 	}
 	return unix.NewFileHandle(kind, b), nil

@@ -8,6 +8,8 @@ import (
 	"cairn/criu/internal/frame"
 
 	"github.com/checkpoint-restore/go-criu/v7"
+	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/proto"
 )
 
 // restoring is told by CRIU what it is about to do.
@@ -71,14 +73,11 @@ func restore(c *conn, s frame.Setup) frame.Event {
 		return frame.Event{Failure: &frame.Failure{Code: "images", Resource: "images", Message: "the images can't be read: " + err.Error()}}
 	}
 	likePID1(s.PID)
-	w, err := startWorker(s, taken)
+	w, err := startWorker(s, taken, false)
 	if err != nil {
 		return failed(err)
 	}
-	// Everything up to here may be done while others still run in the sandbox.
-	if err = c.ask(frame.Event{Kind: frame.Ready}); err == nil {
-		err = w.enter()
-	}
+	err = c.tell(frame.Event{Kind: frame.Ready})
 	var q frame.Request
 	if err == nil {
 		err = c.dec.Decode(&q)
@@ -97,6 +96,10 @@ func restore(c *conn, s frame.Setup) frame.Event {
 		r.reaper = processes[0].pid
 	}
 	o := options(q)
+	// Images of before this was noted are of some CPU.
+	if unix.Faccessat(int(images.Fd()), cpuFile, unix.F_OK, unix.AT_SYMLINK_NOFOLLOW) == nil {
+		o.CpuCap = proto.Uint32(cpuCapabilities)
+	}
 	err = w.Restore(o, r)
 	r.marks["answered"] = time.Since(r.begun).Microseconds()
 	end := w.end()
