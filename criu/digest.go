@@ -14,8 +14,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// deepest is how many directories images may be in, one in another: see criu/pages.
-const deepest = 3
+// Compacted images have at most so many directories on top of each other: see criu/pages.
+const (
+	parentDir = "parent"
+	maxDepth  = 3
+)
 
 // listed is one file of a list, which is made into a digest.
 type listed struct {
@@ -37,7 +40,7 @@ type list struct {
 // the last that it writes, are left out. CodeImages: there is something that is no image.
 func Digest(images *os.File) (digest string, bytes int64, err error) {
 	var l list
-	if err := l.add(images, "", deepest); err != nil {
+	if err := l.add(images, "", 1); err != nil {
 		return "", 0, err
 	}
 	// Strings and numbers can always be written.
@@ -49,8 +52,8 @@ func Digest(images *os.File) (digest string, bytes int64, err error) {
 // isPages says whether a file of that name holds memory.
 func isPages(name string) bool { return strings.HasPrefix(name, "pages-") }
 
-// add lists the files of a directory and of those in it, down to so many below it.
-func (l *list) add(dir *os.File, prefix string, below int) error {
+// add lists the files of one directory and of its parent, if it has one.
+func (l *list) add(dir *os.File, prefix string, depth int) error {
 	names, err := namesIn(dir)
 	if err != nil {
 		return err
@@ -65,8 +68,8 @@ func (l *list) add(dir *os.File, prefix string, below int) error {
 		}
 		e := listed{Name: prefix + name, Bytes: st.Size}
 		switch kind := st.Mode & unix.S_IFMT; {
-		case kind == unix.S_IFDIR && below > 0:
-			if err := l.addDir(dir, name, prefix, below-1); err != nil {
+		case kind == unix.S_IFDIR && name == parentDir && depth < maxDepth:
+			if err := l.addParent(dir, prefix, depth); err != nil {
 				return err
 			}
 			continue
@@ -83,14 +86,14 @@ func (l *list) add(dir *os.File, prefix string, below int) error {
 	return nil
 }
 
-func (l *list) addDir(parent *os.File, name, prefix string, below int) error {
-	fd, err := unix.Openat(int(parent.Fd()), name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+func (l *list) addParent(dir *os.File, prefix string, depth int) error {
+	fd, err := unix.Openat(int(dir.Fd()), parentDir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return fmt.Errorf("open the images of %s: %w", prefix+name, err)
+		return fmt.Errorf("open the images of %s: %w", prefix+parentDir, err)
 	}
-	dir := os.NewFile(uintptr(fd), name)
-	defer dir.Close()
-	return l.add(dir, prefix+name+"/", below)
+	up := os.NewFile(uintptr(fd), parentDir)
+	defer up.Close()
+	return l.add(up, prefix+parentDir+"/", depth+1)
 }
 
 func altered(name string) error {

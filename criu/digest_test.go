@@ -32,7 +32,7 @@ func TestDigest(t *testing.T) {
 	_, err := c.Dump(t.Context(), b.target(), images, criu.DumpOptions{LeaveRunning: true})
 	check(t, err)
 	dir := images.Name()
-	for _, d := range []string{"parent", "parent/parent", "parent/parent/parent"} {
+	for _, d := range []string{"parent", "parent/parent"} {
 		check(t, os.Mkdir(filepath.Join(dir, d), 0o700))
 		check(t, os.Link(filepath.Join(dir, "pagemap-300.img"), filepath.Join(dir, d, "pagemap-300.img")))
 		check(t, os.Link(filepath.Join(dir, "pages-1.img"), filepath.Join(dir, d, "pages-1.img")))
@@ -91,7 +91,7 @@ func TestDigest(t *testing.T) {
 	if got, _ := digest(t, images); got != want {
 		t.Error("CRIU's figures count")
 	}
-	check(t, os.Mkdir(filepath.Join(dir, "parent/parent/parent/parent"), 0o700))
+	check(t, os.Mkdir(filepath.Join(dir, "parent/parent/parent"), 0o700))
 	if got, _ := digest(t, images); got != string(criu.CodeImages) {
 		t.Errorf("a directory too deep: %s", got)
 	}

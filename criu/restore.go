@@ -25,15 +25,36 @@ type RestoreStats struct {
 	Total   time.Duration
 }
 
-// PrepareRestore starts CRIU in the container and lets it wait. Nothing but PID 1 may run
-// in it (see Clear), and PID 1 must have been told to start no stem. The container must have
-// its root file system by then: CRIU goes on loading from InsideBundle, where nothing
-// may be mounted or moved until it is done.
-func (c *CRIU) PrepareRestore(ctx context.Context, t Target, images *os.File) (*Prepared, error) {
+// StartRestore starts what can be started for a restore while the container's processes
+// still run: Enter is to follow once they have ended and the root file system is the one
+// that they are restored to.
+func (c *CRIU) StartRestore(ctx context.Context, t Target, images *os.File) (*Prepared, error) {
 	if err := c.usable(ctx); err != nil {
 		return nil, err
 	}
 	return c.prepare(ctx, frame.OpRestore, t, images)
+}
+
+// Enter starts CRIU in the container of a StartRestore. Nothing but PID 1 may run in it
+// (see Clear), and PID 1 must have been told to start no stem. From here on nothing may be
+// mounted or moved in it until the restore is done: CRIU goes on loading from InsideBundle.
+func (p *Prepared) Enter() error {
+	if err := p.enc.Encode(frame.Reply{Go: true}); err != nil {
+		return p.broken(err)
+	}
+	return nil
+}
+
+// PrepareRestore is StartRestore and Enter.
+func (c *CRIU) PrepareRestore(ctx context.Context, t Target, images *os.File) (*Prepared, error) {
+	p, err := c.StartRestore(ctx, t, images)
+	if err != nil {
+		return nil, err
+	}
+	if err := p.Enter(); err != nil {
+		return nil, errors.Join(err, p.Close())
+	}
+	return p, nil
 }
 
 // Restore restores the tree as children of PID 1, with their former pids, in the control

@@ -24,6 +24,7 @@ type entry struct {
 	Cgroups int
 	LogFD   int
 	Mapped  bool   // dump: the helper opens mapped files
+	GateFD  int    // what to read one byte from before; 0 for nothing
 	PIDs    []int  // pids that it may have, inside
 	LastPID string // what the next process's pid is to be counted from, "" to leave it
 }
@@ -94,6 +95,9 @@ func swrk(socket string) int {
 	for _, fd := range append([]int{frame.FDPID, frame.FDLastPID, frame.FDHostImages}, p.cgroups...) {
 		unix.CloseOnExec(fd)
 	}
+	if !e.pass() {
+		return 0
+	}
 	child, errno := p.fork()
 	if errno != 0 {
 		fmt.Fprintln(os.Stderr, "cairn-criu: fork:", errno)
@@ -114,6 +118,17 @@ func swrk(socket string) int {
 		}
 	}
 	return code
+}
+
+// pass waits until the sandbox may be entered. It says no when the helper has given up.
+func (e entry) pass() bool {
+	if e.GateFD == 0 {
+		return true
+	}
+	gate := os.NewFile(uintptr(e.GateFD), "gate")
+	defer gate.Close()
+	n, err := gate.Read(make([]byte, 1))
+	return err == nil && n == 1
 }
 
 // wait reaps the child and the process that it started, and returns how the latter ended.

@@ -1,6 +1,8 @@
 package helper
 
 import (
+	"errors"
+	"os/exec"
 	"regexp"
 	"strconv"
 	"strings"
@@ -120,6 +122,13 @@ func explain(log string, err error, t *tree, op string) *frame.Failure {
 	case err != nil:
 		f.Code = "interrupted"
 		f.Message = "CRIU ended before it had done its work: " + firstLine(err.Error())
+		// It may not have begun: then its end says more than that nobody heard the request.
+		var exit *exec.ExitError
+		if errors.As(err, &exit) && exit.ExitCode() > 0 {
+			f.Message = "CRIU ended before it had done its work: " + entered(exit.ExitCode())
+		}
+		said := strings.Split(strings.TrimSpace(log), "\n")
+		f.Log = said[max(0, len(said)-most):]
 	}
 	f.Comm = t.comm(f.PID)
 	return f

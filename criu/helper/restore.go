@@ -77,7 +77,10 @@ func restore(c *conn, s frame.Setup) frame.Event {
 	if err != nil {
 		return failed(err)
 	}
-	err = c.tell(frame.Event{Kind: frame.Ready})
+	// Everything up to here may be done while others still run in the sandbox.
+	if err = c.ask(frame.Event{Kind: frame.Ready}); err == nil {
+		err = w.enter()
+	}
 	var q frame.Request
 	if err == nil {
 		err = c.dec.Decode(&q)

@@ -27,6 +27,7 @@ const logLimit = 64 << 10
 type worker struct {
 	*criu.Criu
 	log   tail
+	gate  *os.File // what is written here lets it enter; nil where nothing is waited for
 	read  sync.WaitGroup
 	files *resolver // answers what a dumping CRIU asks; nil in a restore
 }
@@ -51,6 +52,12 @@ func startWorker(s frame.Setup, taken map[int]bool, mapped bool) (*worker, error
 	e := entry{Op: s.Op, Bundle: s.Bundle, Cgroups: s.Cgroups, LogFD: logFD, Mapped: mapped, PIDs: candidates(taken)}
 	if s.Op == frame.OpRestore {
 		e.LastPID = gap(taken)
+		if e.GateFD, err = w.makeGate(s); err != nil {
+			r.Close()
+			unix.Close(logFD)
+			return nil, err
+		}
+		defer unix.Close(e.GateFD)
 	}
 	text, err := json.Marshal(e)
 	if err != nil {
@@ -64,6 +71,7 @@ func startWorker(s frame.Setup, taken map[int]bool, mapped bool) (*worker, error
 	unix.Close(logFD)
 	if err != nil {
 		r.Close()
+		w.closeGate()
 		return nil, fmt.Errorf("start CRIU: %w", err)
 	}
 	var listener *os.File
@@ -88,8 +96,34 @@ func startWorker(s frame.Setup, taken map[int]bool, mapped bool) (*worker, error
 	return w, nil
 }
 
+// makeGate gives the descriptor that the process is to wait at before it enters.
+func (w *worker) makeGate(s frame.Setup) (fd int, err error) {
+	var pipe [2]int
+	if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC); err != nil {
+		return 0, err
+	}
+	w.gate = os.NewFile(uintptr(pipe[1]), "gate")
+	// Like that of the log.
+	fd, err = unix.FcntlInt(uintptr(pipe[0]), unix.F_DUPFD, frame.FDCgroup+s.Cgroups)
+	unix.Close(pipe[0])
+	return fd, err
+}
+
+// enter lets the process go in.
+func (w *worker) enter() error {
+	_, err := w.gate.Write([]byte{0})
+	return err
+}
+
+func (w *worker) closeGate() {
+	if w.gate != nil {
+		w.gate.Close()
+	}
+}
+
 // end waits for CRIU to end. The error says how it ended, if not well.
 func (w *worker) end() error {
+	w.closeGate()
 	err := w.Cleanup()
 	w.read.Wait()
 	if w.files != nil {

@@ -25,7 +25,7 @@ const (
 func leaveLowPIDs() {
 	// Only the host may set what the kernel counts from. A thread uses up a number like a
 	// process, in some ten microseconds; it ends with a goroutine that stays locked to it.
-	// It may also be one of the threads from before.
+	// It may be one of the threads from before, which is less than the last number then.
 	tid := make(chan int)
 	for last := 0; last < lastThread; {
 		go func() {
@@ -34,7 +34,8 @@ func leaveLowPIDs() {
 		}()
 		last = <-tid
 	}
-	// Threads that the Go runtime has are not made later. Those from before may have ended.
+	// Threads that the Go runtime has are not made later. Not before: what ends above may
+	// be any thread that was idle.
 	ready, done := make(chan struct{}), make(chan struct{})
 	for range ownThreads {
 		go func() {
@@ -48,8 +49,7 @@ func leaveLowPIDs() {
 		<-ready
 	}
 	close(done)
-	// Each of those may have left a thread of the runtime's behind, which has the next
-	// number. A process leaves nothing.
+	// A process leaves nothing behind.
 	for last := 0; last < firstPID-1; {
 		pid, errno := forkAndExit()
 		if errno != 0 {
