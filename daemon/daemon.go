@@ -236,7 +236,7 @@ func (d *Daemon) newService(newID func(string) string, hooks sandbox.Webhooks, p
 		ResolvConf: d.resolvConf, MaxForks: c.Limits.Forks, MaxSandboxes: c.Limits.Sandboxes,
 		DefaultDisk: c.Limits.DiskBytes, OutputLimit: c.Limits.OutputBytes, StdinLimit: c.Limits.StdinBytes,
 		Versions:   map[string]string{"cairn": Version(), "kernel": kernelRelease()},
-		Failpoints: points, DurableWorkers: 2,
+		Failpoints: points, DurableWorkers: 2, CompressAfter: c.Pages.CompressAfter,
 	})
 }
 

@@ -14,23 +14,12 @@ import (
 	"cairn/sandbox"
 )
 
-func (d dumps) Compact(ctx context.Context, layer, base, dst string) (c sandbox.Compacted, err error) {
-	var dirs [3]*os.File
-	defer func() {
-		for _, f := range dirs {
-			if f != nil {
-				err = errors.Join(err, f.Close())
-			}
-		}
-	}()
-	for i, id := range []string{layer, base, dst} {
-		if id == "" {
-			continue
-		}
-		if dirs[i], err = d.open(id); err != nil {
-			return c, err
-		}
+func (d dumps) Compact(ctx context.Context, layer, base, dst string) (c sandbox.Compacted, _ error) {
+	dirs, shut, err := d.openAll(layer, base, dst)
+	if err != nil {
+		return c, err
 	}
+	defer shut()
 	s, err := pages.Compact(ctx, dirs[0], dirs[1], dirs[2])
 	if err != nil {
 		return c, pagesError(err)
@@ -42,6 +31,55 @@ func (d dumps) Compact(ctx context.Context, layer, base, dst string) (c sandbox.
 	c.Bytes, err = ownBytes(dirs[2])
 	d.log.Debug("pages compared", "layer", dst, "pages", s.Pages, "zero", s.Zero, "shared", s.Shared, "own", s.Own, "written", s.Written)
 	return c, err
+}
+
+// openAll opens directories of images; of "" it gives nil.
+func (d dumps) openAll(layers ...string) (dirs []*os.File, shut func(), err error) {
+	shut = func() {
+		for _, f := range dirs {
+			if f != nil {
+				f.Close()
+			}
+		}
+	}
+	for _, id := range layers {
+		var f *os.File
+		if id != "" {
+			if f, err = d.open(id); err != nil {
+				shut()
+				return nil, nil, err
+			}
+		}
+		dirs = append(dirs, f)
+	}
+	return dirs, shut, nil
+}
+
+func (d dumps) Compress(ctx context.Context, layer, base, dst string) error {
+	dirs, shut, err := d.openAll(layer, base, dst)
+	if err != nil {
+		return err
+	}
+	defer shut()
+	return pagesError(pages.Compress(ctx, dirs[0], dirs[1], dirs[2]))
+}
+
+func (d dumps) Expand(ctx context.Context, layer, dst string) error {
+	dirs, shut, err := d.openAll(layer, dst)
+	if err != nil {
+		return err
+	}
+	defer shut()
+	return pagesError(pages.Expand(ctx, dirs[0], dirs[1]))
+}
+
+func (d dumps) OwnBytes(_ context.Context, layer string) (int64, error) {
+	dirs, shut, err := d.openAll(layer)
+	if err != nil {
+		return 0, err
+	}
+	defer shut()
+	return ownBytes(dirs[0])
 }
 
 // ownBytes adds up the files of a directory of images, without those below parent: these are

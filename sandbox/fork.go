@@ -52,6 +52,13 @@ func (s *Service) Fork(ctx context.Context, checkpointID string, r ForkRequest) 
 	if err := s.checkConfig(&cfg); err != nil {
 		return nil, err
 	}
+	if processes {
+		var done func()
+		if cp, done, err = s.restorable(ctx, cp); err != nil {
+			return nil, err
+		}
+		defer done()
+	}
 	results := make([]ForkResult, r.Count)
 	slots := make(chan struct{}, forkParallel)
 	var wg sync.WaitGroup
@@ -101,6 +108,7 @@ func (s *Service) checkFork(r *ForkRequest) error {
 
 func (s *Service) forkOne(ctx context.Context, cp Checkpoint, processes bool, sb Sandbox) (Sandbox, error) {
 	var img Image
+	held := cp // its images are kept, those of the record may be others by now
 	unlock, err := s.record(ctx, &sb, func(tx Tx) (err error) {
 		// Under the transaction: the checkpoint cannot be deleted between this look
 		// and the record that keeps its layers.
@@ -119,7 +127,7 @@ func (s *Service) forkOne(ctx context.Context, cp Checkpoint, processes bool, sb
 	defer unlock()
 	var dumped *Checkpoint
 	if processes {
-		dumped = &cp
+		dumped = &held
 	}
 	if sb, err = s.launch(ctx, sb, cp.Stack, len(img.Layers), dumped); err != nil {
 		return Sandbox{}, err

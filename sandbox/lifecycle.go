@@ -134,6 +134,11 @@ func (s *Service) restart(ctx context.Context, sb Sandbox) (Sandbox, error) {
 			return Sandbox{}, err
 		}
 		defer release()
+		cp, done, err := s.restorable(ctx, cp)
+		if err != nil {
+			return Sandbox{}, err
+		}
+		defer done()
 		processes, rows = &cp, revived(cp, sb.ID)
 		sb.Generation++ // time has passed that its processes know nothing of
 		if sb.HooksDue.Event == "" {

@@ -19,6 +19,13 @@ type Pages interface {
 	// what need not be stored: pages of zeros, and those that the layer base has ("" for none).
 	// dst shares files with base, but does not depend on it. CodeCorrupt, CodeNoSpace.
 	Compact(ctx context.Context, layer, base, dst string) (Compacted, error)
+	// Compress makes the layer dst, which is new and empty, of one that can be restored from.
+	// base, "" for none, is the compressed form of what that shares memory with.
+	Compress(ctx context.Context, layer, base, dst string) error
+	// Expand makes the layer dst what a layer was before Compress. CodeCorrupt.
+	Expand(ctx context.Context, layer, dst string) error
+	// OwnBytes adds up the files of a layer that are not a base's.
+	OwnBytes(ctx context.Context, layer string) (int64, error)
 	// Size adds up the files of a layer: those that no other layer shares, and the others.
 	Size(ctx context.Context, layer string) (own, shared int64, err error)
 }

@@ -66,6 +66,7 @@ type Layer struct {
 	Bytes     int64
 	Files     int64
 	Merges    []string // of a squashed layer: the layers it stands for, top first
+	Packed    string   // of a layer with memory: the compressed layer, if it is still there, of what it shares
 	CreatedAt time.Time
 }
 

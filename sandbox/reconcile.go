@@ -36,6 +36,9 @@ func (s *Service) Reconcile(ctx context.Context, o ReconcileOptions) error {
 		s.goDo(s.durable.run)
 	}
 	s.goDo(s.sweepLoop)
+	if s.o.CompressAfter > 0 {
+		s.goDo(s.compressLoop)
+	}
 	s.goDo(s.diskLoop)
 	return nil
 }

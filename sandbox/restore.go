@@ -48,6 +48,13 @@ func (s *Service) Restore(ctx context.Context, idOrName string, r RestoreRequest
 	if err != nil {
 		return RestoreResult{}, err
 	}
+	if processes && len(r.Paths) == 0 && (sb.State == StateRunning || sb.State == StatePaused) {
+		var done func()
+		if cp, done, err = s.restorable(ctx, cp); err != nil {
+			return RestoreResult{}, err
+		}
+		defer done()
+	}
 	var res RestoreResult
 	switch {
 	case len(r.Paths) > 0 && sb.State != StateFailed:

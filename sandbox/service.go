@@ -34,6 +34,7 @@ type Options struct {
 	Versions       map[string]string
 	Failpoints     *failpoint.Points
 	DurableWorkers int
+	CompressAfter  time.Duration // that a checkpoint's processes are not used before its memory is compressed; 0: never
 }
 
 // Service does every operation on sandboxes and checkpoints. Its methods may be
@@ -55,6 +56,7 @@ type Service struct {
 	durable    *durableQueue
 	sweepSoon  chan struct{}
 	sweeping   sync.Mutex
+	expanding  expansions
 }
 
 // liveSandbox is what the daemon holds in memory of a sandbox with a container.
@@ -73,6 +75,7 @@ func New(o Options) *Service {
 	s := &Service{
 		o: o, log: o.Log, locks: newKeyLocks(), pins: newPins(), wake: newBroadcast(),
 		live: map[string]*liveSandbox{}, open: map[string]Operation{}, background: ctx, stop: stop, sweepSoon: make(chan struct{}, 1),
+		expanding: expansions{m: map[string]*expansion{}},
 	}
 	s.durable = newDurableQueue(s)
 	return s
@@ -200,6 +203,7 @@ func Failpoints() []string {
 		"delete_checkpoint.committed", "sweep.removed",
 		"squash.made", "squash.committed",
 		"pages.compacted", "pages.committed",
+		"compress.made", "compress.committed", "expand.made", "expand.committed",
 		"durable.sealed", "durable.committed",
 		"resume.acquired", "resume.attached",
 		"trial.acquired", "trial.attached", "trial.started",

@@ -74,6 +74,11 @@ func (s *Service) trial(ctx context.Context, cp Checkpoint, t *Trial) error {
 		if err := s.o.Dumps.Usable(ctx); err != nil {
 			return err
 		}
+		cp, done, err := s.restorable(ctx, cp)
+		if err != nil {
+			return err
+		}
+		defer done()
 		processes = &cp
 	}
 	c, err := s.start(ctx, &sb, a, processes, "trial")

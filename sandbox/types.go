@@ -183,6 +183,7 @@ type Checkpoint struct {
 	Images       string    // layer with the processes, "" without
 	ImagesDigest string    // of that layer, known at once: see criu/FORMAT.md
 	PagesBase    string    // layer that has all the memory that Images shares, Images itself for a base; "" for none
+	UsedAt       time.Time // when its processes were brought back, roughly
 	Compressed   bool      // Images and PagesBase have to be expanded before a restore
 	Program      string    // that started them: see Container
 	Running      []Process // the processes that were started by request and ran

@@ -26,6 +26,7 @@ type Config struct {
 	API        API        `toml:"api"`
 	Containerd Containerd `toml:"containerd"`
 	Pool       Pool       `toml:"pool"`
+	Pages      Pages      `toml:"pages"`
 	Warm       Warm       `toml:"warm" comment:"Blank containers kept ready."`
 	Network    Network    `toml:"network"`
 	Limits     Limits     `toml:"limits"`
@@ -54,6 +55,12 @@ type Containerd struct {
 type Pool struct {
 	Dir      string `toml:"dir" comment:"Directory of the layers; empty: state_dir/pool. A file system with reflinks and project quotas (XFS with prjquota) serves best."`
 	MaxDepth int    `toml:"max_depth" comment:"Checkpoint layers in a stack before they are squashed."`
+}
+
+// Pages is about the memory of processes in checkpoints.
+type Pages struct {
+	CompressAfter     time.Duration `toml:"-"`
+	CompressAfterText string        `toml:"compress_after" comment:"How long a checkpoint's processes are not restored or forked before their memory is compressed, which makes the next restore slower; empty or 0: never."`
 }
 
 // Warm sizes the pool of blank containers, by network.
@@ -112,6 +119,7 @@ func Default(root string) Config {
 		StateDir: "/var/lib/cairn", RunDir: "/run/cairn", IDBase: 1 << 30,
 		API:     API{MaxInFlight: 512},
 		Pool:    Pool{MaxDepth: 24},
+		Pages:   Pages{CompressAfter: time.Hour, CompressAfterText: "1h"},
 		Warm:    Warm{None: 4, Egress: 0},
 		Network: Network{Deny: []string{"169.254.0.0/16"}, Plugins: "/usr/lib/cni"},
 		Limits: Limits{
@@ -186,6 +194,10 @@ func (c *Config) fill() {
 	if d, err := time.ParseDuration(c.Limits.LockWaitText); err == nil {
 		c.Limits.LockWait = d
 	}
+	c.Pages.CompressAfter = 0
+	if d, err := time.ParseDuration(c.Pages.CompressAfterText); err == nil {
+		c.Pages.CompressAfter = d
+	}
 }
 
 // Check says everything that is wrong, joined.
@@ -216,6 +228,9 @@ func (c Config) Check() error {
 	}
 	if c.Pool.MaxDepth < 2 || c.Pool.MaxDepth > 400 {
 		wrong("pool.max_depth", "between 2 and 400")
+	}
+	if d, err := time.ParseDuration(c.Pages.CompressAfterText); c.Pages.CompressAfterText != "" && (err != nil || d < 0) {
+		wrong("pages.compress_after", `%q is not a duration such as "1h"`, c.Pages.CompressAfterText)
 	}
 	if c.Warm.None < 0 || c.Warm.Egress < 0 || c.Warm.None+c.Warm.Egress > 4096 {
 		wrong("warm", "0 to 4096 containers")

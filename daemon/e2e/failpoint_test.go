@@ -207,7 +207,7 @@ func operations() map[string]operation {
 				s.sleepAndBack()
 			},
 		},
-		"pages": pagesOperation(),
+		"pages": pagesOperation(), "compress": compressOperation(), "expand": expandOperation(),
 		"trial": trialOperation(),
 		"resume": {
 			prepare: func(s *subject) {
@@ -236,6 +236,7 @@ func noWayBack() []string {
 	return []string{
 		"checkpoint.attached", "checkpoint.thawed", "checkpoint.committed", "copy.committed", "restore.attached",
 		"restore.committed", "delete_checkpoint.committed", "squash.committed", "sleep.committed", "revive.committed", "pages.committed",
+		"compress.committed", "expand.committed",
 	}
 }
 

@@ -113,19 +113,6 @@ func (h *host) settled(t *testing.T) int64 {
 	return bytes
 }
 
-// best is the shortest time of a few.
-func best(t *testing.T, fn func()) time.Duration {
-	t.Helper()
-	const tries = 5
-	least := time.Hour
-	for range tries {
-		begin := time.Now()
-		fn()
-		least = min(least, time.Since(begin))
-	}
-	return least
-}
-
 // TestIdleProcessOnDisk takes ten checkpoints of a process that does nothing: they need
 // little more than one. Each has the memory of its time.
 func TestIdleProcessOnDisk(t *testing.T) {
@@ -219,3 +206,175 @@ func pagesOperation() operation {
 		},
 	}
 }
+
+// shortly has checkpoints compressed as soon as they are durable and no sandbox needs them.
+const shortly = "[pages]\ncompress_after = \"1ms\"\n"
+
+// compressed counts the layers with compressed memory.
+func (h *host) compressed(t *testing.T) int {
+	t.Helper()
+	n := 0
+	for _, l := range h.images(t) {
+		found, err := filepath.Glob(filepath.Join(h.poolDir(), "l", l, "fs", "pages-*.zst"))
+		done(t, err)
+		if len(found) > 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// allCompressed waits until the memory of all checkpoints is compressed.
+func (h *host) allCompressed(t *testing.T) {
+	t.Helper()
+	eventually(t, "all memory is compressed", func() bool { n := h.compressed(t); return n > 0 && n == len(h.images(t)) })
+}
+
+// twoDumps takes two checkpoints with the process. The sandbox stands on the second.
+func (s *subject) twoDumps() {
+	s.t.Helper()
+	s.anew()
+	first := ok(s.h.dump(s.sb.Id))(s.t)
+	s.dump = ok(s.h.dump(s.sb.Id))(s.t)
+	ok(s.h.verify(first.Id))(s.t)
+	ok(s.h.verify(s.dump.Id))(s.t)
+	s.h.o.extra = shortly
+}
+
+// checkDumps restores all the checkpoints with processes.
+func checkDumps(s *subject, _ string) {
+	s.h.o.extra = ""
+	s.h.restart()
+	if sb := ok(s.h.sandbox(s.sb.Id))(s.t); sb.State == types.SandboxStateStopped {
+		ok(s.h.resume(sb.Id))(s.t) // killed in the middle of the restore
+	}
+	for _, cp := range s.checkpoints() {
+		ok(s.h.verify(cp.Id))(s.t)
+		if cp.Processes {
+			ok(s.h.revive(s.sb.Id, cp.Id))(s.t)
+			s.is(after, true)
+		}
+	}
+	for _, cp := range s.checkpoints() {
+		ok(s.h.verify(cp.Id))(s.t)
+	}
+	s.sleepAndBack()
+}
+
+func compressOperation() operation {
+	return operation{
+		later:   true,
+		prepare: (*subject).twoDumps,
+		do:      func(s *subject) error { _, err := s.h.checkpoint(s.sb.Id); return err }, // it stands on no dump any more
+		check:   checkDumps,
+	}
+}
+
+func expandOperation() operation {
+	return operation{
+		later: true, // what was expanded is kept in the background
+		prepare: func(s *subject) {
+			s.twoDumps()
+			s.h.restart()
+			ok(s.h.checkpoint(s.sb.Id))(s.t)
+			s.h.allCompressed(s.t)
+			s.h.o.extra = ""
+		},
+		do:    func(s *subject) error { _, err := s.h.revive(s.sb.Id, s.dump.Id); return err },
+		check: checkDumps,
+	}
+}
+
+// TestCompressedMemory restores from memory that is as it was dumped, shared, and compressed.
+// It logs how long that takes.
+func TestCompressedMemory(t *testing.T) {
+	t.Parallel()
+	h := pagesHost(t, options{extra: "[pages]\ncompress_after = \"\"\n", failpoints: "pages.compacted=error"})
+	sb := ok(h.create(types.CreateSandbox{}))(t)
+	p := h.hold(t, sb.Id)
+	state := h.holds(t, sb.Id, p.Id, "?")
+	fork := func(id string) func() {
+		return func() {
+			child := ok(h.forkDump(id))(t)
+			if got := h.holds(t, child.Id, p.Id, "?"); got != state {
+				t.Errorf("forked: %s, expected %s", got, state)
+			}
+			done(t, h.remove(child.Id))
+		}
+	}
+	timed := func(id string) time.Duration {
+		t.Helper()
+		begin := time.Now()
+		child := ok(h.forkDump(id))(t)
+		took := time.Since(begin)
+		done(t, h.remove(child.Id))
+		return took
+	}
+	plain := ok(h.dump(sb.Id))(t)
+	ok(h.verify(plain.Id))(t)
+	if cp := ok(h.getCheckpoint(plain.Id))(t); cp.Sizes.ProcessBytes != plain.Sizes.ProcessBytes {
+		t.Errorf("it is not as it was dumped: %+v", cp.Sizes)
+	}
+
+	h.arm("")
+	base := ok(h.dump(sb.Id))(t)
+	ok(h.verify(base.Id))(t)
+	shares := ok(h.dump(sb.Id))(t)
+	ok(h.verify(shares.Id))(t)
+	if cp := ok(h.getCheckpoint(shares.Id))(t); cp.Sizes.ProcessBytes*10 > plain.Sizes.ProcessBytes {
+		t.Errorf("it does not share its memory: %+v", cp.Sizes)
+	}
+	const tries = 5
+	asDumped, compacted, sharing := time.Hour, time.Hour, time.Hour
+	for range tries { // by turns: the machine may do other things at times
+		asDumped, compacted, sharing = min(asDumped, timed(plain.Id)), min(compacted, timed(base.Id)), min(sharing, timed(shares.Id))
+	}
+	fork(shares.Id)()
+	done(t, h.deleteCheckpoint(plain.Id))
+	was := h.settled(t)
+
+	done(t, h.remove(sb.Id))
+	h.o.extra = shortly
+	h.restart()
+	h.allCompressed(t)
+	is := h.settled(t)
+	for _, id := range []string{base.Id, shares.Id} {
+		if cp := ok(h.verify(id))(t); cp.Durability != types.DurabilityDurable {
+			t.Errorf("a compressed checkpoint is %s", cp.Durability)
+		}
+	}
+	if is*2 > was {
+		t.Errorf("%d bytes compressed, %d before", is, was)
+	}
+	expanding := time.Hour
+	for range tries {
+		h.allCompressed(t)
+		expanding = min(expanding, timed(shares.Id))
+	}
+	t.Logf("two checkpoints: %d MB on the disk, compressed %d MB (%.2f)", was>>20, is>>20, float64(is)/float64(was))
+	t.Logf("fork of one child: as it was dumped %v, without zeros %v (%.2f), sharing with a base %v (%.2f), compressed %v (%.2f)",
+		asDumped, compacted, ratio(compacted, asDumped), sharing, ratio(sharing, asDumped), expanding, ratio(expanding, asDumped))
+
+	// Two children at the same time have the same memory; what was expanded is kept.
+	h.allCompressed(t)
+	h.o.extra = ""
+	h.restart()
+	r := ok(h.forkAs(shares.Id, types.Fork{Count: ptr(2), Processes: ptr(types.Include)}))(t)
+	for _, c := range r.Items {
+		if c.Error != nil {
+			t.Fatal(c.Error.Detail)
+		}
+		if got := h.holds(t, c.Sandbox.Id, p.Id, "?"); got != state {
+			t.Errorf("forked: %s, expected %s", got, state)
+		}
+	}
+	eventually(t, "one checkpoint is expanded, the other is not", func() bool { return h.compressed(t) == 1 && len(h.images(t)) == 2 })
+	ok(h.verify(shares.Id))(t)
+	next := ok(h.dump(r.Items[0].Sandbox.Id))(t)
+	ok(h.verify(next.Id))(t)
+	for _, id := range []string{shares.Id, base.Id, next.Id} {
+		fork(id)()
+	}
+}
+
+func ratio(a, b time.Duration) float64 { return float64(a) / float64(b) }
