@@ -227,6 +227,8 @@ func (d dumps) Restore(ctx context.Context, c sandbox.Container, r sandbox.Dumpe
 	defer images.Close()
 	laps := newLaps()
 	target := criu.Target{PID: c.PID()}
+	started := d.startRestore(ctx, target, images)
+	defer started.close()
 	defer client.Suspend(r.IDs)()
 	if err := client.HoldStem(); err != nil {
 		return guestError(err)
@@ -246,11 +248,13 @@ func (d dumps) Restore(ctx context.Context, c sandbox.Container, r sandbox.Dumpe
 	}
 	laps.lap("attach")
 	// Not before: CRIU loads its libraries from a mount that is moved by attaching.
-	p, err := d.c.PrepareRestore(ctx, target, images)
+	p, err := started.wait()
+	if err == nil {
+		err = p.Enter()
+	}
 	if err != nil {
 		return criuError(err)
 	}
-	defer p.Close()
 	laps.lap("start")
 	if err := d.load(ctx, client, target, images, r.IDs); err != nil {
 		return err
@@ -271,6 +275,34 @@ func (d dumps) Restore(ctx context.Context, c sandbox.Container, r sandbox.Dumpe
 	laps.lap("ready")
 	d.log.Debug("processes restored", laps.attrs...)
 	return err
+}
+
+// starting is the helper of a restore on its way: what it takes to start it is done while
+// the sandbox's processes end.
+type starting struct {
+	done chan struct{}
+	p    *criu.Prepared
+	err  error
+}
+
+func (d dumps) startRestore(ctx context.Context, target criu.Target, images *os.File) *starting {
+	s := &starting{done: make(chan struct{})}
+	go func() {
+		defer close(s.done)
+		s.p, s.err = d.c.StartRestore(ctx, target, images)
+	}()
+	return s
+}
+
+func (s *starting) wait() (*criu.Prepared, error) {
+	<-s.done
+	return s.p, s.err
+}
+
+func (s *starting) close() {
+	if p, err := s.wait(); err == nil {
+		p.Close()
+	}
 }
 
 // load puts into the container what belongs to the processes and is not in CRIU's images.

@@ -25,13 +25,14 @@ const (
 
 // env is what the sections measure: a Cairn, and a containerd beside it.
 type env struct {
-	o      options
-	out    io.Writer
-	dir    string // temporary, holds everything
-	pool   string // directory of the layers when it is not below Cairn's; a mount
-	warm   int    // size of the pool now
-	log    string // what the daemon logs; "" for warnings
-	report report
+	o        options
+	out      io.Writer
+	dir      string // temporary, holds everything
+	pool     string // directory of the layers when it is not below Cairn's; a mount
+	warm     int    // size of the pool now
+	log      string // what the daemon logs; "" for warnings
+	programs bool   // the image of processes is there
+	report   report
 
 	cairn    *rig.Cairn
 	base     *baseline.Containerd

@@ -38,6 +38,7 @@ func sections() []section {
 		{"depth", benchDepth},
 		{"alive", benchAlive},
 		{"processes", benchProcesses},
+		{"postgres", benchPostgres},
 		{"cold", benchCold},
 		{"burst", benchBurst},
 		{"many", benchMany},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 
 	"cairn/api/client"
 	"cairn/api/types"
@@ -25,6 +26,15 @@ psql -h /tmp/pg -Atc 'select sum(abalance) from pgbench_accounts' bench >>log
 exec pgbench -h /tmp/pg -c 10 -R 50 -T 1000000 bench >>log 2>&1`
 
 const postgresCase = "PostgreSQL, 16 processes, 128 MB shared"
+
+// benchPostgres measures a larger program, if there is an image that has it.
+func benchPostgres(ctx context.Context, e *env) error {
+	if _, err := os.Stat(e.o.workloads); err != nil {
+		e.say("postgres: left out: there is no %s", e.o.workloads)
+		return nil
+	}
+	return e.withPrograms(ctx, e.o.workloads, func() error { return e.postgres(ctx) })
+}
 
 // postgres measures checkpoints and restores of a server at work.
 func (e *env) postgres(ctx context.Context) (err error) {

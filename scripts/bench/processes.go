@@ -32,19 +32,49 @@ const (
 )
 
 // benchProcesses measures checkpoints, restores and forks with the processes.
-func benchProcesses(ctx context.Context, e *env) (err error) {
+func benchProcesses(ctx context.Context, e *env) error {
 	image := e.processImage()
 	if image == "" {
 		e.say("processes: left out: neither %s nor %s is there", e.o.workloads, e.o.demo)
 		return nil
 	}
-	e.say("processes: importing %s", image)
-	if err := e.importImage(ctx, processImage, image); err != nil {
-		return err
-	}
 	snapshot, err := e.base.Import(ctx, func(dir string) error { return baseline.Untar(ctx, image, dir) })
 	if err != nil {
 		return err
+	}
+	return e.withPrograms(ctx, image, func() error {
+		var mine []processOps
+		for _, mb := range []int{0, larger, largest} {
+			e.say("processes: python, %s", pythonCase(mb))
+			o, err := e.pythonOps(ctx, snapshot, mb)
+			if err != nil {
+				return fmt.Errorf("python, %s: %w", pythonCase(mb), err)
+			}
+			e.report.addProcessOps(pythonCase(mb), o)
+			mine = append(mine, o)
+		}
+		e.report.explainProcesses(pythonCase(0), mine[0])
+		e.report.explainProcesses(pythonCase(largest), mine[2])
+		e.report.addSlopes([]float64{0, larger, largest}, mine)
+		if err := e.forksWithProcesses(ctx, snapshot); err != nil {
+			return fmt.Errorf("forks: %w", err)
+		}
+		if err := e.hibernation(ctx); err != nil {
+			return fmt.Errorf("hibernation: %w", err)
+		}
+		return nil
+	})
+}
+
+// withPrograms runs f with an image of programs and a daemon that tells what its
+// operations consist of.
+func (e *env) withPrograms(ctx context.Context, image string, f func() error) (err error) {
+	if !e.programs {
+		e.say("importing %s", image)
+		if err := e.importImage(ctx, processImage, image); err != nil {
+			return err
+		}
+		e.programs = true
 	}
 	e.log = "debug"
 	defer func() {
@@ -54,34 +84,7 @@ func benchProcesses(ctx context.Context, e *env) (err error) {
 	if err := e.configure(ctx, warmNow, 0); err != nil {
 		return err
 	}
-	var mine []processOps
-	for _, mb := range []int{0, larger, largest} {
-		e.say("processes: python, %s", pythonCase(mb))
-		o, err := e.pythonOps(ctx, snapshot, mb)
-		if err != nil {
-			return fmt.Errorf("python, %s: %w", pythonCase(mb), err)
-		}
-		e.report.addProcessOps(pythonCase(mb), o)
-		mine = append(mine, o)
-	}
-	e.report.explainProcesses(pythonCase(0), mine[0])
-	e.report.explainProcesses(pythonCase(largest), mine[2])
-	e.report.addSlopes([]float64{0, larger, largest}, mine)
-	if err := e.forksWithProcesses(ctx, snapshot); err != nil {
-		return fmt.Errorf("forks: %w", err)
-	}
-	if err := e.hibernation(ctx); err != nil {
-		return fmt.Errorf("hibernation: %w", err)
-	}
-	if image != e.o.workloads {
-		e.say("processes: PostgreSQL is left out: there is no %s", e.o.workloads)
-		return nil
-	}
-	e.say("processes: PostgreSQL")
-	if err := e.postgres(ctx); err != nil {
-		return fmt.Errorf("PostgreSQL: %w", err)
-	}
-	return nil
+	return f()
 }
 
 // processImage is the one with most programs that is there, "" for none.
