@@ -103,6 +103,7 @@ func restore(c *conn, s frame.Setup) frame.Event {
 	if unix.Faccessat(int(images.Fd()), cpuFile, unix.F_OK, unix.AT_SYMLINK_NOFOLLOW) == nil {
 		o.CpuCap = proto.Uint32(cpuCapabilities)
 	}
+	kills := oomKills(s.Cgroups)
 	err = w.Restore(o, r)
 	r.marks["answered"] = time.Since(r.begun).Microseconds()
 	end := w.end()
@@ -120,6 +121,8 @@ func restore(c *conn, s frame.Setup) frame.Event {
 		return frame.Event{Failure: &f.Failure}
 	case errors.Is(r.err, errAborted):
 		return frame.Event{Failure: &frame.Failure{Code: "aborted", Message: "the caller gave up"}}
+	case oomKills(s.Cgroups) > kills:
+		return frame.Event{Failure: &frame.Failure{Code: "failed", Resource: "memory", Message: "the processes need more than the sandbox may have; raise its limit"}}
 	case r.err != nil && !errors.Is(r.err, errAborted) && !killed(end):
 		return failed(r.err)
 	case killed(end):
