@@ -15,7 +15,7 @@ import (
 )
 
 // patience bounds every wait. It only decides how long a failing test takes.
-const patience = 30 * time.Second
+const patience = time.Minute
 
 func request() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.Background(), patience)
@@ -179,7 +179,8 @@ func (b *box) types(exec, text string) {
 	ctx, cancel := request()
 	defer cancel()
 	if err := client.Done(b.c.WriteStdinWithBody(ctx, b.id, exec, nil, "application/octet-stream", strings.NewReader(text))); err != nil {
-		b.t.Fatal(err)
+		said, _ := b.output(exec, 0)
+		b.t.Fatalf("%v; it has printed %q", err, said)
 	}
 }
 

@@ -80,7 +80,7 @@ func TestRedis(t *testing.T) {
 		start: func(b *box) []string {
 			id := b.daemon("redis-server", "--port", "6379", "--unixsocket", "/tmp/redis", "--save", "", "--dir", "/tmp", "--enable-debug-command", "local")
 			b.eventually("it answers", func() bool { return b.tries("", "redis-cli", "-s", "/tmp/redis", "ping") })
-			cli(b, "DEBUG POPULATE 100000 key 64")
+			cli(b, "DEBUG POPULATE 50000 key 64")
 			return []string{id}
 		},
 		state: func(b *box, _ []string) string {
