@@ -1,7 +1,6 @@
 package helper
 
 import (
-	"bufio"
 	"bytes"
 	"errors"
 	"fmt"
@@ -32,47 +31,62 @@ func isFile(name []byte) bool {
 	return !bytes.Equal(name, []byte("/dev/zero")) && !bytes.HasPrefix(name, []byte("/SYSV"))
 }
 
-// deletedMapped says whether a process of the container has a deleted file mapped.
+// deletedMapped says whether a process of the container has a deleted file mapped. It takes
+// some fifty microseconds for each process.
 func (t *tree) deletedMapped() (bool, error) {
 	pids, err := t.pids(".")
 	if err != nil {
 		return false, err
 	}
+	buf := make([]byte, 1<<16)
 	for _, pid := range pids {
-		found, err := t.mapsDeleted(pid)
-		if err != nil {
-			return false, err
+		if !t.mapsDeleted(pid, buf) {
+			continue
 		}
-		if found {
-			if parent, _, err := t.stat(pid); err == nil && (parent != 0 || pid == 1) {
-				return true, nil
-			}
+		// Not CRIU, which was put there from outside.
+		if parent, _, err := t.stat(pid); err == nil && (parent != 0 || pid == 1) {
+			return true, nil
 		}
 	}
 	return false, nil
 }
 
-func (t *tree) mapsDeleted(pid int) (bool, error) {
+// mapsDeleted looks at one process, with room for at least two lines.
+func (t *tree) mapsDeleted(pid int, buf []byte) bool {
 	fd, err := unix.Openat(int(t.proc.Fd()), strconv.Itoa(pid)+"/maps", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return false, nil //nolint:nilerr // it has ended
+		return false // it has ended
 	}
-	f := os.NewFile(uintptr(fd), "maps")
-	defer f.Close()
-	sc := bufio.NewScanner(f)
-	sc.Buffer(make([]byte, 1<<16), 1<<20)
-	for sc.Scan() {
-		if !bytes.HasSuffix(sc.Bytes(), []byte(" (deleted)")) {
+	defer unix.Close(fd)
+	have := 0
+	for {
+		n, err := unix.Read(fd, buf[have:])
+		if errors.Is(err, unix.EINTR) {
 			continue
 		}
-		if m := deletedMapping.FindSubmatch(sc.Bytes()); m != nil && isFile(m[1]) {
-			return true, nil
+		if err != nil || n <= 0 {
+			return false
+		}
+		have += n
+		whole := bytes.LastIndexByte(buf[:have], '\n') + 1
+		if hasDeleted(buf[:whole]) {
+			return true
+		}
+		have = copy(buf, buf[whole:have])
+	}
+}
+
+// hasDeleted says whether there is a deleted file among lines of a maps file.
+func hasDeleted(text []byte) bool {
+	if !bytes.Contains(text, []byte(" (deleted)\n")) {
+		return false
+	}
+	for line := range bytes.Lines(text) {
+		if m := deletedMapping.FindSubmatch(bytes.TrimSuffix(line, []byte("\n"))); m != nil && isFile(m[1]) {
+			return true
 		}
 	}
-	if err := sc.Err(); err != nil && !errors.Is(err, unix.ESRCH) {
-		return false, err
-	}
-	return false, nil
+	return false
 }
 
 // openMapped opens what a process opens in a directory that it has open, if that is a
