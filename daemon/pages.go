@@ -117,7 +117,7 @@ func (d dumps) Size(ctx context.Context, layer string) (own, shared int64, err e
 		}
 		f := files[st.Ino]
 		if f == nil {
-			f = &file{links: uint64(st.Nlink), bytes: st.Size}
+			f = &file{links: st.Nlink, bytes: st.Size}
 			files[st.Ino] = f
 		}
 		f.known++

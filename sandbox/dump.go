@@ -48,21 +48,19 @@ func (s *Service) checkpointProcesses(ctx context.Context, sb Sandbox, cp *Check
 			err = d.run(ctx, cp)
 		}
 	}
-	switch CodeOf(err) {
-	case "":
+	if err == nil {
 		return true, nil
-	case CodeUnsupported, CodeTimeout, CodeConflict, CodeInternal:
-		if r.Processes == processesInclude || r.Stop {
-			return false, err
-		}
-		var e *Error
-		if cp.Reason = "they could not be had"; errors.As(err, &e) {
-			cp.Reason = e.Message
-		}
-		s.log.Warn("a checkpoint has the files only", "sandbox", sb.ID, "err", err)
-		return false, nil
 	}
-	return false, err
+	inTheirWay := []Code{CodeUnsupported, CodeTimeout, CodeConflict, CodeInternal}
+	if r.Processes == processesInclude || r.Stop || !slices.Contains(inTheirWay, CodeOf(err)) {
+		return false, err
+	}
+	var e *Error
+	if cp.Reason = "they could not be had"; errors.As(err, &e) {
+		cp.Reason = e.Message
+	}
+	s.log.Warn("a checkpoint has the files only", "sandbox", sb.ID, "err", err)
+	return false, nil
 }
 
 // dumping is a checkpoint with processes in the making.
@@ -293,7 +291,7 @@ func (s *Service) putAsleep(sandboxID string) {
 	defer s.mu.Unlock()
 	if l := s.live[sandboxID]; l != nil {
 		for _, p := range l.processes {
-			p.stopWaiting(errAsleep)
+			close(p.asleep)
 		}
 	}
 }

@@ -27,8 +27,8 @@ type liveProcess struct {
 	kept chan struct{} // closed when its start is recorded, so that its end comes after
 	// ended is closed when its end is recorded.
 	ended chan struct{}
-	// stopWaiting ends the wait; with errAsleep nothing is recorded.
-	stopWaiting context.CancelCauseFunc
+	// asleep is closed when it is to be waited for no more, without its end being recorded.
+	asleep chan struct{}
 }
 
 // attended makes a liveProcess of one whose start is recorded.
@@ -40,8 +40,8 @@ func attended(c Container, proc Process) *liveProcess {
 
 func newLiveProcess(c Container, proc Process) *liveProcess {
 	return &liveProcess{
-		container: c, proc: proc, stopWaiting: func(error) {},
-		done: make(chan struct{}), kept: make(chan struct{}), ended: make(chan struct{}),
+		container: c, proc: proc,
+		done: make(chan struct{}), kept: make(chan struct{}), ended: make(chan struct{}), asleep: make(chan struct{}),
 	}
 }
 
@@ -270,8 +270,6 @@ func (s *Service) startProcess(ctx context.Context, sb Sandbox, img Image, c Con
 // attend waits for a process in the background, enforces its bounds, and records
 // its end.
 func (s *Service) attend(sandboxID string, c Container, p *liveProcess, r ExecRequest) {
-	waitCtx, cancel := context.WithCancelCause(s.background)
-	p.stopWaiting = cancel
 	s.mu.Lock()
 	if l := s.live[sandboxID]; l != nil {
 		l.processes[p.proc.ID] = p
@@ -284,6 +282,7 @@ func (s *Service) attend(sandboxID string, c Container, p *liveProcess, r ExecRe
 	s.goDo(func(ctx context.Context) {
 		id := p.proc.ID
 		defer close(p.ended)
+		waitCtx, cancel := context.WithCancelCause(ctx)
 		defer cancel(nil)
 		gone := make(chan struct{})
 		defer close(gone)
@@ -291,6 +290,8 @@ func (s *Service) attend(sandboxID string, c Container, p *liveProcess, r ExecRe
 			select {
 			case <-c.Done():
 				cancel(errContainerGone)
+			case <-p.asleep:
+				cancel(errAsleep)
 			case <-gone:
 			}
 		}()
