@@ -229,6 +229,7 @@ func (o *ipcObject) own(uid, gid uint32) error {
 		return ipcCall(unix.SYS_SHMCTL, uintptr(o.ID), ipcSet, uintptr(unsafe.Pointer(&desc[0])), 0)
 	case ipcSem:
 		return ipcCall(unix.SYS_SEMCTL, uintptr(o.ID), 0, ipcSet, uintptr(unsafe.Pointer(&desc[0])))
+	case ipcMsg:
 	}
 	binary.NativeEndian.PutUint64(desc[msgQBytesAt:], o.QBytes)
 	return ipcCall(unix.SYS_MSGCTL, uintptr(o.ID), ipcSet, uintptr(unsafe.Pointer(&desc[0])), 0)

@@ -63,7 +63,7 @@ func (d *dumping) PostDump() error {
 	e := frame.Event{Kind: frame.Stopped}
 	if d.ends { // right after: the images are completed before anybody is asked
 		if e.Files, d.err = d.complete(); d.err != nil {
-			<-checked
+			d.err = errors.Join(d.err, <-checked)
 			return d.err
 		}
 	}

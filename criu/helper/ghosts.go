@@ -77,6 +77,7 @@ func ghostIDs(images *os.File) (map[uint64]bool, error) {
 				id = v
 			case kind:
 				what = v
+			default:
 			}
 			return nil
 		})
@@ -99,6 +100,7 @@ func freePath(reg []byte, ghosts map[uint64]bool, root *os.File) ([]byte, error)
 			id = v
 		case nameField:
 			name = string(content)
+		default:
 		}
 		return nil
 	})

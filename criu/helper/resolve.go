@@ -362,7 +362,7 @@ func walk(dir int, name string, left *int, fn func(name string, ino uint64) erro
 			}
 		}
 		if err != nil || len(list) == 0 {
-			return nil //nolint:nilerr // the end, or a directory that is just being removed
+			return nil // the end, or a directory that is just being removed
 		}
 	}
 }
@@ -379,7 +379,7 @@ func visit(dir int, name string, e fs.DirEntry, left *int, fn func(name string, 
 		Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_XDEV | unix.RESOLVE_NO_SYMLINKS,
 	})
 	if err != nil {
-		return nil //nolint:nilerr // another mount, or gone
+		return nil // another mount, or gone
 	}
 	defer unix.Close(sub)
 	return walk(sub, name, left, fn)

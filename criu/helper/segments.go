@@ -61,7 +61,7 @@ func carrySegments(images *os.File, t *tree, root int) error {
 	}
 	for id, m := range segments {
 		if err := saveSegment(images, t, id, m, next); err != nil {
-			return fmt.Errorf("System V segment %d: %w", id-segmentIDs, err)
+			return fmt.Errorf("segment %d of System V: %w", id-segmentIDs, err)
 		}
 		next++
 	}
@@ -182,6 +182,7 @@ func unname(vma []byte) (made []byte, id uint64, m mapping, err error) {
 			id = v + segmentIDs
 		case status:
 			what = v
+		default:
 		}
 		return nil
 	})
@@ -197,8 +198,9 @@ func unname(vma []byte) (made []byte, id uint64, m mapping, err error) {
 			return number(n, id), nil
 		case status:
 			return number(n, what&^vmaSystemV), nil
+		default:
+			return whole, nil
 		}
-		return whole, nil
 	})
 	return made, id, m, err
 }

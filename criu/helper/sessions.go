@@ -30,6 +30,7 @@ func members(images *os.File) ([]member, error) {
 				m.parent = int(v)
 			case session:
 				m.session = int(v)
+			default:
 			}
 			return nil
 		})
