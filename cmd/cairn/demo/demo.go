@@ -59,7 +59,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err := d.open(ctx); err != nil {
 		return err
 	}
-	for _, step := range []func(context.Context) error{d.create, d.clone, d.checkpoint, d.ruin, d.restore, d.fork} {
+	for _, step := range []func(context.Context) error{d.create, d.clone, d.checkpoint, d.ruin, d.restore, d.remember, d.fork} {
 		if err := step(ctx); err != nil {
 			return err
 		}
