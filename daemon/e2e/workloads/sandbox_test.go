@@ -15,7 +15,7 @@ import (
 )
 
 // patience bounds every wait. It only decides how long a failing test takes.
-const patience = time.Minute
+const patience = 2 * time.Minute
 
 func request() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.Background(), patience)

@@ -53,7 +53,7 @@ func TestNginx(t *testing.T) {
 		},
 		change: func(b *box, _ []string, word string) {
 			b.sh("echo " + word + " >>/w/site/words")
-			for range 8 {
+			for range 4 {
 				if got := get(b, "/words"); !strings.HasSuffix(got, word) {
 					b.t.Fatalf("it serves %q", got)
 				}

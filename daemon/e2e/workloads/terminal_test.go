@@ -89,3 +89,32 @@ func TestTerminalOfChildren(t *testing.T) {
 		t.Fatalf("after: shell and child: %s", got)
 	}
 }
+
+// TestShellInShell shows what follows for a shell that another shell runs: it goes on, but
+// cannot give the terminal to what it runs, so that Ctrl-C does not reach that.
+func TestShellInShell(t *testing.T) {
+	t.Parallel()
+	b := newBox(t)
+	id := b.terminal("bash", "--norc", "--noprofile", "-i")
+	b.types(id, "bash --norc --noprofile -i\n")
+	b.asks(id, "word=kept; echo '<'\"<$SHLVL>\"", `<<(2)>`)
+	// Is a program that it runs in the foreground?
+	foreground := func() bool {
+		b.types(id, "sleep 1000\n")
+		var pid string
+		b.eventually("it runs", func() bool { pid = b.sh("pgrep -x sleep || true"); return pid != "" })
+		is := b.sh(fmt.Sprintf("ps -o tpgid= -p %d", b.process(id).Pid)) == pid
+		b.sh("kill " + pid)
+		if word := b.asks(id, "echo '<'\"<$word>\"", `<<(.*)>`); word != "kept" {
+			t.Errorf("it holds %q", word)
+		}
+		return is
+	}
+	if !foreground() {
+		t.Error("before: it does not have the terminal")
+	}
+	b.restore(b.checkpoint().Id)
+	if foreground() {
+		t.Error("after: it has the terminal, which is good, but not what is written down")
+	}
+}
