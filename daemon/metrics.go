@@ -15,6 +15,7 @@ func (d *Daemon) collector() prometheus.Collector {
 		d:           d,
 		sandboxes:   prometheus.NewDesc("cairn_sandboxes", "Sandboxes by state.", []string{"state"}, nil),
 		checkpoints: prometheus.NewDesc("cairn_checkpoints", "Checkpoints by durability.", []string{"durability"}, nil),
+		memory:      prometheus.NewDesc("cairn_process_bytes", "Memory and state of processes in checkpoints, as stored, by form.", []string{"form"}, nil),
 		layers:      prometheus.NewDesc("cairn_layers", "Layers in the pool.", nil, nil),
 		containers:  prometheus.NewDesc("cairn_containers", "Containers, blank ones in the warm pool included.", nil, nil),
 	}
@@ -23,11 +24,13 @@ func (d *Daemon) collector() prometheus.Collector {
 type gauges struct {
 	d                                          *Daemon
 	sandboxes, checkpoints, layers, containers *prometheus.Desc
+	memory                                     *prometheus.Desc
 }
 
 func (g *gauges) Describe(ch chan<- *prometheus.Desc) {
 	ch <- g.sandboxes
 	ch <- g.checkpoints
+	ch <- g.memory
 	ch <- g.layers
 	ch <- g.containers
 }
@@ -45,8 +48,14 @@ func (g *gauges) Collect(ch chan<- prometheus.Metric) {
 	for _, h := range t.Heads {
 		states[h.State]++
 	}
+	memory := map[string]int{}
 	for _, c := range t.Checkpoints {
 		durability[c.Durability]++
+		form := "plain"
+		if c.Compressed {
+			form = "compressed"
+		}
+		memory[form] += int(c.Sizes.ProcessBytes)
 	}
 	gauge := func(d *prometheus.Desc, n int, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(n), labels...)
@@ -56,6 +65,9 @@ func (g *gauges) Collect(ch chan<- prometheus.Metric) {
 	}
 	for s, n := range durability {
 		gauge(g.checkpoints, n, string(s))
+	}
+	for form, n := range memory {
+		gauge(g.memory, n, form)
 	}
 	if ids, err := g.d.pool.List(); err == nil {
 		gauge(g.layers, len(ids))

@@ -108,6 +108,7 @@ func TestTrialRestore(t *testing.T) {
 // imageFile gives a file with the memory of processes.
 func (h *host) imageFile(t *testing.T) string {
 	t.Helper()
+	h.settled(t) // what a dump wrote is replaced soon
 	var found []string
 	done(t, filepath.WalkDir(filepath.Join(h.poolDir(), "l"), func(path string, d os.DirEntry, err error) error {
 		if match, _ := filepath.Match("pages-*.img", filepath.Base(path)); match {
