@@ -64,7 +64,9 @@ func converse(h holder) error {
 		if err != nil {
 			return err
 		}
-		fmt.Printf("<%s>\n", held)
+		if _, err := fmt.Fprintf(os.Stdout, "<%s>\n", held); err != nil {
+			return err
+		}
 	}
 	return in.Err()
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"io"
 	"os"
@@ -29,7 +30,7 @@ func tree(n int) error {
 		if size == 0 {
 			continue
 		}
-		c := exec.Command("/proc/self/exe", "tree", strconv.Itoa(size))
+		c := exec.CommandContext(context.Background(), "/proc/self/exe", "tree", strconv.Itoa(size))
 		c.Env = append(os.Environ(), "GOMAXPROCS=1")
 		c.Stderr = os.Stderr
 		in, err := c.StdinPipe()
