@@ -45,9 +45,7 @@ func (s *stem) start(m *wire.Start) (wire.Started, error) {
 	proc := &process{id: m.ID, pid: pid, startedUS: started, input: std.input, terminal: std.terminal}
 	s.procs[m.ID], s.byPID[pid] = proc, proc
 	notice(s.began)
-	if s.oomAdj {
-		resetOOMAdj(pid)
-	}
+	setOOMAdj(pid, s.oomAdj)
 	if proc.terminal != nil {
 		go proc.terminal.copyOutput()
 	}

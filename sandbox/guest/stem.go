@@ -23,7 +23,7 @@ const (
 type stem struct {
 	dir     string
 	records records
-	oomAdj  bool          // its own OOM score is adjusted, so that of its children has to be put back
+	oomAdj  string        // of its children
 	idle    chan struct{} // has a notice after a process has ended
 	began   chan struct{} // has a notice after a process has been started
 
@@ -54,7 +54,7 @@ func runStem(dir string) int {
 	s := &stem{
 		dir:     dir,
 		records: newRecords(dir),
-		oomAdj:  ownOOMAdj(),
+		oomAdj:  childOOMAdj(),
 		idle:    make(chan struct{}, 1),
 		began:   make(chan struct{}, 1),
 		procs:   map[string]*process{},
