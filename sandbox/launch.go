@@ -83,6 +83,17 @@ func (s *Service) writeIdentity(ctx context.Context, sb Sandbox, id string, belo
 // its limits, and the processes of a checkpoint if one is given. On an error nothing is
 // left of it. The sandbox record is filled in but not yet stored.
 func (s *Service) start(ctx context.Context, sb *Sandbox, a attachment, processes *Checkpoint, points string) (Container, error) {
+	c, err := s.startOnce(ctx, sb, a, processes, points)
+	// Processes must have the pids that they had. One that is taken in this container,
+	// for a moment, need not be in the next.
+	if processes != nil && CodeOf(err) == CodeInternal && ctx.Err() == nil {
+		s.log.WarnContext(ctx, "processes could not be restored; trying another container", "checkpoint", processes.ID, "err", err)
+		return s.startOnce(ctx, sb, a, processes, points)
+	}
+	return c, err
+}
+
+func (s *Service) startOnce(ctx context.Context, sb *Sandbox, a attachment, processes *Checkpoint, points string) (Container, error) {
 	var u undo
 	defer u.run(ctx)
 	c, err := s.acquire(ctx, sb.Config.Network, processes)
