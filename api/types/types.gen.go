@@ -1206,7 +1206,7 @@ type Sizes struct {
 	LayerBytes     int64 `json:"layer_bytes"`
 	LayerFiles     int64 `json:"layer_files"`
 
-	// ProcessBytes Memory and state of its processes
+	// ProcessBytes Memory and state of its processes, without what is stored with another checkpoint already; less once compressed.
 	ProcessBytes int64 `json:"process_bytes"`
 	SharedBytes  int64 `json:"shared_bytes"`
 }
