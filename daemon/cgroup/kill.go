@@ -52,6 +52,20 @@ func (g *Group) Kill(ctx context.Context, spare func(pids []int) []int) error {
 	}
 }
 
+// KillFrozen freezes the group, sends SIGKILL to all but the spared processes, and thaws
+// it: nobody escapes but children that the spared ones make meanwhile. It does not wait
+// until they are gone. The error is ErrNotFrozen when somebody could not be frozen, and
+// may have escaped.
+func (g *Group) KillFrozen(ctx context.Context, spare func(pids []int) []int) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if err := g.freeze(ctx); err != nil {
+		return err
+	}
+	_, err := g.killOnce(ctx, spare)
+	return err
+}
+
 // killOnce sends SIGKILL to all but the spared ones, and says how many there were.
 func (g *Group) killOnce(ctx context.Context, spare func([]int) []int) (int, error) {
 	if err := g.freeze(ctx); err != nil && !errors.Is(err, ErrNotFrozen) {

@@ -114,10 +114,17 @@ func (c *Container) EndTree(ctx context.Context) error {
 	c.freezing.Lock()
 	defer c.freezing.Unlock()
 	first := func([]int) []int { return []int{c.rec.PID} }
-	if err := c.do("end processes", func(g *cgroup.Group) error { return g.Kill(ctx, first) }); err != nil {
+	err := c.do("end processes", func(g *cgroup.Group) error {
+		err := g.KillFrozen(ctx, first)
+		if errors.Is(err, cgroup.ErrNotFrozen) {
+			err = g.Kill(ctx, first)
+		}
+		return err
+	})
+	if err != nil {
 		return err
 	}
-	const pause = 300 * time.Microsecond
+	const pause = 200 * time.Microsecond
 	tick := time.NewTicker(pause)
 	defer tick.Stop()
 	for {

@@ -356,6 +356,7 @@ func (r *report) addSlopes(mb []float64, all []processOps) {
 		}
 		return series{slope(mb, y)}
 	}
+	r.Notes = append(r.Notes, "containerd's process checkpoints are of a plain container, without a user namespace; files are not part of them")
 	const kase = "per further MB"
 	theirCheckpoint := of(func(o processOps) series { return o.theirs.checkpoint })
 	theirRestore := of(func(o processOps) series { return o.theirs.restore })

@@ -24,6 +24,7 @@ type report struct {
 	Rows    []row     `json:"rows"`
 	Figures []figure  `json:"figures"`
 	Details []detail  `json:"details,omitempty"`
+	Notes   []string  `json:"notes,omitempty"` // what has to be known to compare
 	parts   map[string][]part
 }
 
@@ -193,6 +194,9 @@ func (r *report) print(out io.Writer) error {
 	}
 	for _, d := range r.Details {
 		printParts(out, d.What, d.Parts)
+	}
+	for _, n := range r.Notes {
+		fmt.Fprintf(out, "\n%s\n", n)
 	}
 	_, err := fmt.Fprintf(out, "\n%d CPUs, Linux %s, %s; load %.1f at the start, %.1f at the end; took %.0f s\n",
 		r.Machine.CPUs, r.Machine.Kernel, r.Machine.Features["file_system"], r.Machine.LoadBefore, r.Machine.LoadAfter, r.TookS)
