@@ -15,10 +15,11 @@ func (s *Service) getCheckpoint(ctx context.Context, id string) (cp Checkpoint, 
 
 // GetCheckpoint gives one by id, with its sizes counted; CodeNotFound.
 func (s *Service) GetCheckpoint(ctx context.Context, id string) (Checkpoint, error) {
-	cp, err := s.getCheckpoint(ctx, id)
+	cp, release, err := s.pinned(ctx, id)
 	if err != nil {
 		return Checkpoint{}, err
 	}
+	defer release()
 	users := map[string]int{} // layer -> checkpoints and sandboxes that need it
 	err = s.o.Store.View(ctx, func(tx Tx) error {
 		all, err := tx.AllCheckpoints()
@@ -56,7 +57,6 @@ func (s *Service) GetCheckpoint(ctx context.Context, id string) (Checkpoint, err
 	if err != nil {
 		return Checkpoint{}, err
 	}
-	defer s.Pin(cp.Layers()...)()
 	cp.Sizes.ExclusiveBytes, cp.Sizes.SharedBytes = 0, 0
 	for _, id := range cp.Layers() {
 		if id == cp.Images {

@@ -285,7 +285,11 @@ func (s *Service) Verify(ctx context.Context, id string) (Checkpoint, error) {
 			return cp, err
 		}
 	}
-	defer s.Pin(cp.Layers()...)()
+	cp, release, err := s.pinned(ctx, id)
+	if err != nil {
+		return cp, err
+	}
+	defer release()
 	damage := s.verify(ctx, cp)
 	if damage != nil && CodeOf(damage) != CodeCorrupt {
 		return cp, damage

@@ -91,24 +91,31 @@ func afterRestore(err error, res RestoreResult) error {
 	return &told
 }
 
-// hold gives a checkpoint that may be restored, forked or looked into, and keeps
-// its layers until release is called.
-func (s *Service) hold(ctx context.Context, id string) (cp Checkpoint, release func(), err error) {
+// pinned gives a checkpoint, and keeps its layers until release is called.
+func (s *Service) pinned(ctx context.Context, id string) (cp Checkpoint, release func(), err error) {
 	for {
 		before, err := s.getCheckpoint(ctx, id)
 		if err != nil {
 			return Checkpoint{}, nil, err
 		}
 		release = s.Pin(before.Layers()...)
-		// Between the look and the pin it may have been deleted, or squashed.
+		// Between the look and the pin it may have been deleted, or given other layers.
 		if cp, err = s.getCheckpoint(ctx, id); err != nil {
 			release()
 			return Checkpoint{}, nil, err
 		}
 		if slices.Equal(cp.Layers(), before.Layers()) {
-			break
+			return cp, release, nil
 		}
 		release()
+	}
+}
+
+// hold gives a checkpoint that may be restored, forked or looked into, and keeps
+// its layers until release is called.
+func (s *Service) hold(ctx context.Context, id string) (cp Checkpoint, release func(), err error) {
+	if cp, release, err = s.pinned(ctx, id); err != nil {
+		return Checkpoint{}, nil, err
 	}
 	switch cp.Durability {
 	case DurabilityLost:

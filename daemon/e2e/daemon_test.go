@@ -23,6 +23,7 @@ type options struct {
 	extra      string // more of the configuration, beginning with a table
 	failpoints string
 	noImage    bool
+	plain      bool   // take plainDaemon
 	without    string // a program that the daemon is not to find
 	pool       string // directory to use as pool, "" for one below the root
 }
@@ -117,7 +118,11 @@ func (h *host) command() *exec.Cmd {
 	if h.o.failpoints != "" {
 		args = append(args, "--failpoints", h.o.failpoints)
 	}
-	return exec.Command(filepath.Join(thePrograms().bin, "cairnd"), args...)
+	program := "cairnd"
+	if h.o.plain {
+		program = plainDaemon
+	}
+	return exec.Command(filepath.Join(thePrograms().bin, program), args...)
 }
 
 // start starts a daemon and returns when it is ready.

@@ -270,7 +270,7 @@ func TestErrorAtEveryFailpoint(t *testing.T) {
 }
 
 func atEveryFailpoint(t *testing.T, action string, then func(s *subject, op operation, point string)) {
-	h := newHost(t, options{maxDepth: testDepth})
+	h := newHost(t, options{plain: true, maxDepth: testDepth})
 	ops := operations()
 	for _, point := range sandbox.Failpoints() {
 		t.Run(point, func(t *testing.T) {
