@@ -14,6 +14,7 @@ type pins struct {
 	n      map[string]int
 	doomed map[string]bool
 	spared chan struct{} // closed when doomed is cleared
+	missed bool          // a sweep left something alone because it was pinned
 }
 
 func newPins() *pins { return &pins{n: map[string]int{}, doomed: map[string]bool{}} }
@@ -43,6 +44,11 @@ func (s *Service) Pin(ids ...string) (unpin func()) {
 				delete(p.n, id)
 			}
 		}
+		if p.missed {
+			p.missed = false
+			const gather = time.Second // what else is let go
+			time.AfterFunc(gather, s.requestSweep)
+		}
 	})
 }
 
@@ -52,10 +58,12 @@ func (p *pins) doom(ids []string) (marked []string, free func()) {
 	defer p.mu.Unlock()
 	p.spared = make(chan struct{})
 	for _, id := range ids {
-		if p.n[id] == 0 {
-			p.doomed[id] = true
-			marked = append(marked, id)
+		if p.n[id] > 0 {
+			p.missed = true
+			continue
 		}
+		p.doomed[id] = true
+		marked = append(marked, id)
 	}
 	return marked, func() {
 		p.mu.Lock()
