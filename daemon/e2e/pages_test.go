@@ -30,10 +30,11 @@ for line in sys.stdin:
     print('<%d %08x>' % (len(words), sum), flush=True)
 `
 
-// pagesHost is a daemon with an image that has Python.
+// pagesHost is a daemon with an image that has Python. It has much memory to compare and to
+// compress, which the race detector makes very slow.
 func pagesHost(t *testing.T, o options) *host {
 	t.Helper()
-	o.noImage = true
+	o.noImage, o.plain = true, true
 	h := newHost(t, o)
 	f, err := os.Open(filepath.Join("..", "..", "build", "demo.tar"))
 	if err != nil {
