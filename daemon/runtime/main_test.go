@@ -265,6 +265,9 @@ func (h *host) clean(t testing.TB) {
 	if err := r.Close(ctx); err != nil {
 		t.Error(err)
 	}
+	// containerd cleans up after a shim that died when it comes to it; one that is stopped
+	// before does not.
+	eventually(t, func() error { return leftFiles(h.dir) })
 	if err := h.cd.Stop(ctx); err != nil {
 		t.Error(err)
 	}
