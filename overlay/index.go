@@ -26,10 +26,6 @@ type indexEntry struct {
 	settled bool // the same change time later means: the same content
 }
 
-func (i index) add(path string, st *unix.Stat_t, settled bool) {
-	i.entries[path] = indexEntry{st.Ino, st.Ctim, st.Size, st.Mode, settled}
-}
-
 // is says whether the index has the entry as st has it.
 func (e indexEntry) is(st *unix.Stat_t) bool {
 	return e.ino == st.Ino && e.ctime == st.Ctim && e.size == st.Size && e.mode == st.Mode
